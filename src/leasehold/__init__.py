@@ -1,0 +1,65 @@
+"""Leases, fencing tokens and loss detection on the store you already run.
+
+`connect` gives the blocking client; `leasehold.aio.connect` the asyncio one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasehold.client import Hold, Lease, Locks, Loss, connect
+from leasehold.errors import (
+    AcquireTimeout,
+    AlreadyHeld,
+    ClientClosed,
+    InvalidInput,
+    LeaseholdError,
+    LeaseLost,
+    MissingExtra,
+    NotAcquired,
+    PermissionDenied,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+)
+from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AcquireTimeout",
+    "AlreadyHeld",
+    "ClientClosed",
+    "Guarantees",
+    "Hold",
+    "InvalidInput",
+    "Lease",
+    "LeaseInfo",
+    "LeaseLost",
+    "LeaseholdError",
+    "Locks",
+    "Loss",
+    "MissingExtra",
+    "Name",
+    "NotAcquired",
+    "PermissionDenied",
+    "Renewal",
+    "StoreDamaged",
+    "StoreError",
+    "StoreUnavailable",
+    "__version__",
+    "aio",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    # asyncio is slow to import, and a blocking program never needs it.
+    if name == "aio":
+        from importlib import import_module  # noqa: PLC0415
+
+        return import_module("leasehold.aio")
+    raise AttributeError(f"module 'leasehold' has no attribute {name!r}")

@@ -1,0 +1,339 @@
+"""The blocking client. `aio.py` has the same names, awaited.
+
+    locks = leasehold.connect("sqlite:///var/lib/app/leases.db")
+    with locks.hold("invoice/42", ttl=30) as lease:
+        charge(invoice, token=lease.token)
+
+A facade checks nothing and decides nothing: it drives the engine's coroutines
+and is the only place that calls the user's functions.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar, cast
+
+from leasehold.engine.blocking import BlockingRuntime, drive
+from leasehold.engine.engine import Engine, open_engine
+from leasehold.engine.events import Observer
+from leasehold.engine.grant import Grant
+from leasehold.engine.lease import BaseLease, BaseLoss
+from leasehold.errors import AcquireTimeout, InvalidInput, LeaseLost, StoreError
+from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
+from leasehold.rules.names import check_text
+from leasehold.rules.templates import fill, parse
+from leasehold.rules.timing import DEFAULT_TTL
+from leasehold.telemetry.logs import log_event
+from leasehold.wires.clock import system_clock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log = logging.getLogger("leasehold")
+
+
+def connect(
+    url: str,
+    *,
+    holder: str | None = None,
+    prefix: str | None = None,
+    tenant: str | None = None,
+    timeout: float = 5.0,
+    helper: bool = False,
+    observers: Iterable[Observer] = (),
+) -> Locks:
+    """Open a store and return the client for it.
+
+    `holder` is the name shown to others (default: the pod, or host, process and a
+    random part). `prefix` and `tenant` separate users of one store: no key reaches
+    across. `timeout` bounds each request. `helper` renews from a second process, for
+    programs that hold the GIL. `observers` receive every event as a plain value.
+    """
+    runtime = BlockingRuntime(system_clock())
+    return Locks(
+        drive(
+            open_engine(
+                url,
+                runtime,
+                holder=holder,
+                prefix=prefix,
+                tenant=tenant,
+                timeout=timeout,
+                helper=helper,
+                observers=(log_event, *observers),
+            )
+        )
+    )
+
+
+class Loss(BaseLoss):
+    """Set when the lease is lost, before the store frees it. A voluntary release does not set it."""
+
+    __slots__ = ()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease is lost (True), or it was released or `timeout` seconds have passed (False)."""
+        return drive(self._told(timeout))
+
+
+class Lease(BaseLease):
+    """A granted hold of a scope. Any thread may use it; pass it around freely."""
+
+    __slots__ = ()
+
+    @property
+    def lost(self) -> Loss:
+        """An event that is set when the lease is lost, before the store frees it."""
+        return Loss(self._engine, self._grant)
+
+    def renew(self) -> Renewal:
+        """Extend trust now instead of at the next beat. Only RENEWED, the one true answer, extended it."""
+        return drive(self._engine.renew(self._grant))
+
+    def release(self) -> bool:
+        """Let go: True if our record was removed, False if it was gone already.
+
+        Raises StoreUnavailable if nobody can tell; the lease then ends by its ttl.
+        Removes nothing but this very hold, however late or often it is called.
+        """
+        return drive(self._engine.release(self._grant))
+
+
+OnLost = Callable[[Lease], object]
+
+
+class Locks:
+    """A client of one store. May be shared by threads; close it, or use it as a context manager."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        _OPEN.add(self)
+
+    @property
+    def holder(self) -> str:
+        """The name this client shows to others. It owns nothing: a secret per acquisition does."""
+        return self._engine.holder
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What the store promises, and the limits it sets."""
+        return self._engine.store.guarantees
+
+    @property
+    def lag(self) -> float:
+        """How late the last heartbeat was, in seconds."""
+        return self._engine.heartbeat.lag
+
+    def try_acquire(
+        self,
+        scope: str | Name,
+        *,
+        ttl: float = DEFAULT_TTL,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        on_lost: OnLost | None = None,
+    ) -> Lease | None:
+        """The lease, or None if somebody else holds it. Never waits for a holder.
+
+        Raises StoreUnavailable if the store does not answer: not knowing is not free.
+        """
+        try:
+            return self.acquire(
+                scope, ttl=ttl, wait=0, metadata=metadata, max_hold=max_hold, reentrant=reentrant, on_lost=on_lost
+            )
+        except AcquireTimeout:
+            return None
+
+    def acquire(
+        self,
+        scope: str | Name,
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        on_lost: OnLost | None = None,
+    ) -> Lease:
+        """The lease, renewed in the background until it is released.
+
+        `wait`: None as long as it takes, 0 one try, else seconds; then AcquireTimeout.
+        `metadata` is shown to others: who, where, why. `max_hold` ends renewal after
+        that many seconds. `on_lost(lease)` is called once, on a thread of its own, if
+        the lease is lost. The same thread asking again gets AlreadyHeld, or with
+        `reentrant=True` the same lease, one deeper.
+        """
+        ask = self._engine.ask(scope, ttl, wait, metadata, max_hold)
+        grant = drive(self._engine.acquire(ask, reentrant=reentrant))
+        if grant.handle is None:
+            grant.handle = Lease(self._engine, grant)
+        lease = cast("Lease", grant.handle)
+        if on_lost is not None:
+            _tell(grant, functools.partial(_call, on_lost, lease))
+        return lease
+
+    def hold(
+        self,
+        scope: str | Name,
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        on_lost: OnLost | None = None,
+    ) -> Hold:
+        """Hold the scope for the length of a `with` block. The block never runs without the lease.
+
+        If the lease is lost, leaving the block raises LeaseLost, unless the block
+        raised something itself. A release that fails after a good block is logged,
+        not raised: the lease ends by its ttl.
+        """
+        acquire = functools.partial(
+            self.acquire,
+            scope,
+            ttl=ttl,
+            wait=wait,
+            metadata=metadata,
+            max_hold=max_hold,
+            reentrant=reentrant,
+            on_lost=on_lost,
+        )
+        return Hold(acquire)
+
+    def locked(
+        self,
+        template: str,
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorate a function so that each call holds the key made from its arguments: `"report:{user_id}"`.
+
+        Only plain parameter names may stand in the template; a wrong one is refused
+        when the function is decorated.
+        """
+
+        import inspect  # noqa: PLC0415  slow to import, and only this needs it
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+                raise InvalidInput("function", function, "must be a plain function; for async def use leasehold.aio")
+            signature = inspect.signature(function)
+            parsed = parse(template, signature.parameters)
+
+            @functools.wraps(function)
+            def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+                call = signature.bind(*args, **kwargs)
+                call.apply_defaults()
+                key = fill(parsed, call.arguments)
+                with self.hold(key, ttl=ttl, wait=wait, metadata=metadata, max_hold=max_hold, reentrant=reentrant):
+                    return function(*args, **kwargs)
+
+            return wrapped
+
+        return decorate
+
+    def inspect(self, scope: str | Name) -> LeaseInfo | None:
+        """Who holds a scope, as the store shows it now; None if it is free."""
+        return drive(self._engine.inspect(self._engine.key_of(scope)))
+
+    def list(self) -> list[LeaseInfo]:
+        """Everything held under this client's prefix and tenant, in the order of names."""
+        return drive(self._engine.list())
+
+    def break_lease(self, scope: str | Name, *, reason: str, force: bool = False) -> LeaseInfo | None:
+        """Take a lease away from its holder; returns it, or None if nothing is held.
+
+        Revokes: the holder is told at its next renewal and nobody is granted before it
+        lets go or its time ends. `force=True` frees the scope at once, while the holder
+        may still believe: the one exception to exclusion.
+        """
+        return drive(self._engine.break_lease(self._engine.key_of(scope), check_text("reason", reason), force=force))
+
+    def gc(self, limit: int = 100_000) -> int:
+        """Delete up to `limit` expired records of the whole store; returns how many. Lowers no token."""
+        return drive(self._engine.collect(limit))
+
+    def close(self) -> None:
+        """Release everything this client holds and let go of the store. May be called twice."""
+        _OPEN.discard(self)
+        drive(self._engine.close())
+
+    def __enter__(self) -> Self:
+        """The client itself; leaving the block closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the client."""
+        self.close()
+
+
+class Hold:
+    """The `with` block of `Locks.hold`: acquires on entry, lets go on exit. Use it once."""
+
+    def __init__(self, acquire: Callable[[], Lease]) -> None:
+        self._acquire = acquire
+        self._lease: Lease | None = None
+
+    def __enter__(self) -> Lease:
+        """Acquire, or raise: the block never runs without the lease."""
+        self._lease = self._acquire()
+        return self._lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go; raise LeaseLost if the lease was lost and the block raised nothing."""
+        lease = cast("Lease", self._lease)
+        reason = lease.why_lost()
+        # Told to the observers already. The lease ends by its ttl, and the block's outcome stands.
+        with contextlib.suppress(StoreError):
+            lease.release()
+        if reason is not None and error is None:
+            raise LeaseLost(lease.scope, lease.token, reason)
+
+
+def _tell(grant: Grant, callback: Callable[[], None]) -> None:
+    # A thread of its own: a callback that blocks or raises must not hold up the heartbeat.
+    once = [threading.Thread(target=callback, name="leasehold-on-lost", daemon=True)]
+
+    def ended() -> None:
+        if grant.lost is not None:
+            with contextlib.suppress(IndexError):
+                once.pop().start()
+
+    grant.on_end.append(ended)
+    ended()
+
+
+def _call(on_lost: OnLost, lease: Lease) -> None:
+    try:
+        on_lost(lease)
+    except Exception:  # noqa: BLE001  the user's own, reported; nobody else waits for it
+        _log.exception("on_lost failed for %r", lease.scope)
+
+
+_OPEN: weakref.WeakSet[Locks] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    # The program is over: whoever waits for its leases need not wait for a ttl.
+    for locks in list(_OPEN):
+        locks.close()
+
+
+atexit.register(_close_all)

@@ -1,0 +1,1 @@
+"""What holding means: written once, `async def`, over the seam and a runtime of either colour."""

@@ -1,0 +1,139 @@
+"""One granted hold, from the engine's side, and what its record says in the store.
+
+A `Grant` is the only mutable thing about a lease. It changes under the engine's
+mutex, in plain code; whether it may be believed is read without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from leasehold.engine.fork import life
+from leasehold.model import Key, LeaseInfo, Record
+from leasehold.rules.timing import renewal_window, trust_ends
+from leasehold.rules.tokens import token
+
+if TYPE_CHECKING:
+    from leasehold.wires.clock import Clock
+    from leasehold.wires.colour import Signal
+
+FORKED = "this process was forked; the lease stayed with its parent"
+LATE = "it was not renewed in time"
+TOO_LONG = "it was held for max_hold"
+RELEASED = "it was released"
+
+
+class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a lock's record says. The secret proves whose it is; it is never shown."""
+
+    scope: str
+    holder: str
+    secret: str
+    since: float
+    metadata: dict[str, str] = {}
+    revoked: str | None = None
+
+
+write_hold = msgspec.json.Encoder().encode
+_read = msgspec.json.Decoder(Hold).decode
+
+
+def read_hold(record: Record | None) -> Hold | None:
+    """What the record says, or None if there is none or somebody else wrote it."""
+    if record is None:
+        return None
+    try:
+        return _read(record.value)
+    except msgspec.MsgspecError:
+        return None
+
+
+def is_ours(record: Record | None, hold: Hold) -> bool:
+    """Whether the record was written by the acquisition that made `hold`: only the secret proves it."""
+    found = read_hold(record)
+    return found is not None and found.secret == hold.secret
+
+
+def describe(record: Record, scope: str) -> LeaseInfo:
+    """A record as people see it: no secret, and no failure on what cannot be read."""
+    hold = read_hold(record)
+    return LeaseInfo(
+        scope=scope,
+        holder=hold.holder if hold else "(unreadable)",
+        token=token(record.born),
+        ttl=record.ttl,
+        expires_in=record.left,
+        since=hold.since if hold else 0.0,
+        metadata=hold.metadata if hold else {},
+        revoked=hold.revoked if hold else None,
+    )
+
+
+class Grant:
+    """A hold that was granted, for as long as anybody may ask about it."""
+
+    __slots__ = (
+        "_clock", "acquired", "busy", "deadline", "depth", "due", "gone", "handle", "hold", "idle", "keeper",
+        "latest", "life", "lost", "on_end", "record", "released", "slot", "token", "ttl", "window",
+    )  # fmt: skip
+
+    def __init__(self, clock: Clock, record: Record, hold: Hold, ttl: float, max_hold: float | None) -> None:
+        self._clock = clock
+        self.record = record
+        self.hold = hold
+        self.ttl = ttl
+        self.token = token(record.born)
+        self.acquired = clock.now()
+        self.latest = None if max_hold is None else self.acquired + max_hold
+        self.keeper: object = None
+        self.depth = 1
+        self.life = life()
+        self.lost: str | None = None
+        self.released = False
+        self.gone = False
+        # A renewal or release is under way; `idle` wakes the one who waits for it.
+        self.busy = False
+        self.idle: Signal | None = None
+        # Called once when the hold ends, whether it was lost or released. Quick, and from any thread.
+        self.on_end: list[Callable[[], None]] = []
+        # The facade's lease for this grant, so that asking again gives the same one.
+        self.handle: object = None
+        # Where a helper process writes down how far it extended trust.
+        self.slot: Callable[[], float] | None = None
+        self.deadline = self.window = self.due = 0.0
+
+    @property
+    def key(self) -> Key:
+        return self.record.key
+
+    @property
+    def scope(self) -> str:
+        return self.hold.scope
+
+    def trust(self, sent: float, chance: float) -> None:
+        """Believe the hold on the strength of an answer to a request sent at `sent`."""
+        self.deadline = self.capped(trust_ends(sent, self.ttl))
+        self.window, self.due = renewal_window(sent, self.ttl, chance)
+
+    def capped(self, deadline: float) -> float:
+        return deadline if self.latest is None else min(deadline, self.latest)
+
+    def trusted_until(self) -> float:
+        """The end of trust, as far as anybody extended it."""
+        return self.deadline if self.slot is None else max(self.deadline, self.capped(self.slot()))
+
+    def loss(self) -> str | None:
+        """Why the hold may not be believed now, or None if it may."""
+        if self.released:
+            return RELEASED
+        if self.life != life():
+            return FORKED
+        if self.lost is not None:
+            return self.lost
+        now = self._clock.now()
+        if now < self.trusted_until():
+            return None
+        return TOO_LONG if self.latest is not None and now >= self.latest else LATE

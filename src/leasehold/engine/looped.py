@@ -1,0 +1,65 @@
+"""The engine on asyncio: coroutines that suspend, run as tasks of one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from leasehold.wires.clock import Clock
+from leasehold.wires.looped import Looped
+
+T = TypeVar("T")
+
+
+class LoopedRuntime(Looped):
+    """A runtime whose concurrency is tasks of the running loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._spawned: set[asyncio.Task[Any]] = set()
+        self._finishing: set[asyncio.Task[Any]] = set()
+
+    def me(self) -> object:
+        return asyncio.current_task()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        _keep(self._spawned, self.loop.create_task(work, name=name))
+
+    async def gather(self, *works: Coroutine[Any, Any, T]) -> list[T | Exception]:
+        async def answer(work: Coroutine[Any, Any, T]) -> T | Exception:
+            try:
+                return await work
+            except Exception as error:  # noqa: BLE001  handed to the caller
+                return error
+
+        return await asyncio.gather(*map(answer, works))
+
+    async def first_of(self, *works: Coroutine[Any, Any, T]) -> T:
+        waiting = {self.loop.create_task(work) for work in works}
+        try:
+            while True:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if task.exception() is None or not waiting:
+                        return task.result()
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.shield(_keep(self._finishing, self.loop.create_task(work)))
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._finishing, return_exceptions=True)
+        for task in self._spawned:
+            task.cancel()
+        await asyncio.gather(*self._spawned, return_exceptions=True)
+        self.close_workers()
+
+
+def _keep(tasks: set[asyncio.Task[Any]], task: asyncio.Task[T]) -> asyncio.Task[T]:
+    # The loop itself holds its tasks only weakly.
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task

@@ -1,0 +1,124 @@
+"""Every error Leasehold raises, as one tree.
+
+    LeaseholdError
+    ├── InvalidInput            (also a ValueError)   an argument cannot work; nothing was written
+    ├── MissingExtra            (also an ImportError) an optional package is not installed
+    ├── ClientClosed            (also a RuntimeError) the client was closed, or belongs to another process or loop
+    ├── AlreadyHeld             (also a RuntimeError) this thread or task holds it already
+    ├── NotAcquired                                   somebody else holds it
+    │   └── AcquireTimeout                            and still did when `wait` was over
+    ├── LeaseLost                                     the lease is no longer ours
+    └── StoreError
+        ├── StoreUnavailable                          no answer, or not in time; `applied` says what is known
+        ├── PermissionDenied                          the store answers, but not to us
+        └── StoreDamaged                              the store's data cannot be read; nothing is granted from it
+
+A message says what was wrong, with what value, and what to do. Errors of other
+libraries are translated at the edge that meets them and stay as `__cause__`.
+"""
+
+from __future__ import annotations
+
+SHOWN = 80
+
+
+class LeaseholdError(Exception):
+    """The root of the tree: catch this to catch everything Leasehold raises."""
+
+
+class InvalidInput(LeaseholdError, ValueError):
+    """An argument that cannot work. Raised before anything is written."""
+
+    def __init__(self, field: str, given: object, remedy: str) -> None:
+        super().__init__(f"{field}: {remedy} (given: {shown(given)})")
+        self.field = field
+        self.remedy = remedy
+
+
+class MissingExtra(LeaseholdError, ImportError):
+    """A feature whose optional packages are not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs packages that are not installed; run: pip install 'leasehold[{extra}]'")
+        self.extra = extra
+
+
+class ClientClosed(LeaseholdError, RuntimeError):
+    """The client cannot be used here any more; connect again."""
+
+
+class AlreadyHeld(LeaseholdError, RuntimeError):
+    """This thread or task already holds the scope and would wait for itself."""
+
+    def __init__(self, scope: str, token: int) -> None:
+        super().__init__(
+            f"this thread or task already holds {shown(scope)} (token {token}); "
+            "use that lease, or ask with reentrant=True"
+        )
+        self.scope = scope
+        self.token = token
+
+
+class NotAcquired(LeaseholdError):
+    """Somebody else holds the scope. Says who, for how long, and when to ask again."""
+
+    def __init__(self, scope: str, *, holder: str | None, expires_in: float | None, retry_after: float) -> None:
+        super().__init__(
+            f"{shown(scope)} is held by {holder or 'a holder that cannot be read'}"
+            f"{_for_another(expires_in)}; try again in {retry_after:.2f} s"
+        )
+        self.scope = scope
+        self.holder = holder
+        self.expires_in = expires_in
+        self.retry_after = retry_after
+
+
+class AcquireTimeout(NotAcquired):
+    """The scope was still held when `wait` was over."""
+
+
+class LeaseLost(LeaseholdError):
+    """The lease is no longer ours: stop what it protected."""
+
+    def __init__(self, scope: str, token: int, reason: str) -> None:
+        super().__init__(
+            f"the lease on {shown(scope)} (token {token}) is lost: {reason}; "
+            "stop the protected work and acquire again before going on"
+        )
+        self.scope = scope
+        self.token = token
+        self.reason = reason
+
+
+class StoreError(LeaseholdError):
+    """The store could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """No answer from the store, or none in time.
+
+    `applied` is False when the request certainly changed nothing, and None when
+    nobody can tell: then the engine looks for its own trace before it goes on.
+    """
+
+    def __init__(self, message: str, *, applied: bool | None = None) -> None:
+        super().__init__(message)
+        self.applied = applied
+
+
+class PermissionDenied(StoreError):
+    """The store refuses this client."""
+
+
+class StoreDamaged(StoreError):
+    """The store's data is not what Leasehold wrote; it grants nothing from it."""
+
+
+def shown(given: object) -> str:
+    """A short, printable form of what a caller gave: it may be ten megabytes or not printable."""
+    text = ascii(given[: SHOWN + 1]) if isinstance(given, str | bytes) else ascii(given)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _for_another(expires_in: float | None) -> str:
+    return "" if expires_in is None else f" for another {max(expires_in, 0.0):.1f} s unless renewed"

@@ -1,0 +1,103 @@
+"""The values that travel between the layers. Frozen; they carry no behaviour that reads a clock or a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+import msgspec
+
+
+class Name(msgspec.Struct, frozen=True):
+    """A scope that is just a name. Always exclusive."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Key(NamedTuple):
+    """Where a record lives. A family is what a store orders and scans together."""
+
+    family: str
+    member: str
+
+
+class Keep(Enum):
+    """In place of a ttl: leave the end of the record where it is."""
+
+    KEEP = "keep"
+
+
+KEEP: Final = Keep.KEEP
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A small versioned value that may expire, as a store last showed it.
+
+    `revision` names this state of the record and proves ownership; `born` is the
+    revision of the write that created it, so tokens and order come from it. `ttl`
+    None means lasting. `left` is what the store says remains, for people and
+    timers; no promise rests on it. `tag` belongs to the store that wrote it.
+    """
+
+    key: Key
+    value: bytes
+    revision: int
+    born: int
+    ttl: float | None
+    left: float | None
+    tag: object = None
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """A swap that found something else: the live record, or None where there is none."""
+
+    record: Record | None
+
+
+class Renewal(Enum):
+    """What a renewal came to. Only RENEWED extends trust, and only RENEWED is true."""
+
+    RENEWED = "renewed"
+    HELD = "held"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+    def __bool__(self) -> bool:
+        return self is Renewal.RENEWED
+
+
+class Guarantees(msgspec.Struct, frozen=True):
+    """What a store declares of itself: the limits it sets and the assumptions it rests on.
+
+    `shared_expiry` is true where many records live on one server-side session, so
+    that an orphan lives as long as the client renews anything.
+    """
+
+    store: str
+    clock: str
+    persistence: str
+    failover: str
+    token_source: str
+    wake_up: str
+    ttl_min: float
+    ttl_max: float
+    ttl_step: float
+    batch: int
+    shared_expiry: bool = False
+
+
+class LeaseInfo(msgspec.Struct, frozen=True):
+    """A lease as the store shows it to people. `since` is the holder's wall clock and decides nothing."""
+
+    scope: str
+    holder: str
+    token: int
+    ttl: float | None
+    expires_in: float | None
+    since: float
+    metadata: Mapping[str, str]
+    revoked: str | None

@@ -1,0 +1,1 @@
+"""Pure decisions. Nothing in here awaits, reads a clock, draws a random number or touches the outside."""

@@ -1,0 +1,86 @@
+"""From what people call a thing to the key it is kept under.
+
+A family reads `prefix/tenant/kind/text`. Prefix and tenant are escaped so that
+they hold no slash, and the text comes last and verbatim: two different
+(prefix, tenant, kind, text) never meet in one family, and no text reaches into
+another tenant. Text is compared code point by code point; look-alikes differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from leasehold.errors import InvalidInput
+from leasehold.model import Key, Name
+
+KEY_MAX = 1024
+LABEL_MAX = 128
+METADATA_ENTRIES = 32
+METADATA_BYTES = 4096
+NAME_KIND = "name"
+LOCK = "lock"
+
+
+def check_text(field: str, given: object, longest: int = KEY_MAX) -> str:
+    """Text that every store can carry: 1 to `longest` characters, no NUL, no lone surrogate."""
+    if not isinstance(given, str):
+        raise InvalidInput(field, given, f"must be text, not {type(given).__name__}")
+    if not 1 <= len(given) <= longest:
+        raise InvalidInput(field, given, f"must be 1 to {longest} characters, not {len(given)}")
+    if not given.isascii():
+        try:
+            given.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(field, given, "must be valid Unicode without lone surrogates") from error
+    if "\0" in given:
+        raise InvalidInput(field, given, "must not contain NUL")
+    return given
+
+
+def scope_of(given: object) -> Name:
+    """The scope a caller means: a scope as it is, or text as a `Name`."""
+    text = given.text if isinstance(given, Name) else given
+    check_text("scope", text)
+    return given if isinstance(given, Name) else Name(str(text))
+
+
+class Names:
+    """The keys of one prefix and tenant."""
+
+    __slots__ = ("_names", "root")
+
+    def __init__(self, prefix: str | None, tenant: str | None) -> None:
+        self.root = f"{_label('prefix', prefix)}/{_label('tenant', tenant)}/"
+        self._names = f"{self.root}{NAME_KIND}/"
+
+    def lock(self, scope: Name) -> Key:
+        """Where the one record lives that says who holds the scope."""
+        return Key(self._names + scope.text, LOCK)
+
+    def text(self, key: Key) -> str:
+        """The text a key was made of: what people called it."""
+        return key.family.split("/", 3)[3]
+
+
+def check_metadata(given: object) -> dict[str, str]:
+    """A few short text notes: who, where, why."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or len(given) > METADATA_ENTRIES:
+        raise InvalidInput("metadata", given, f"must be a mapping of at most {METADATA_ENTRIES} entries")
+    size = 0
+    for name, value in given.items():
+        check_text("metadata name", name, LABEL_MAX)
+        size += len(name.encode())
+        if value != "":
+            size += len(check_text(f"metadata[{name!r}]", value, METADATA_BYTES).encode())
+    if size > METADATA_BYTES:
+        raise InvalidInput("metadata", given, f"must be at most {METADATA_BYTES} bytes in all, not {size}")
+    return dict(given)
+
+
+def _label(field: str, given: str | None) -> str:
+    if given is None:
+        return ""
+    check_text(field, given, LABEL_MAX)
+    return given.replace("%", "%25").replace("/", "%2F")

@@ -1,0 +1,79 @@
+"""The seam: a small versioned record that may expire, behind five verbs.
+
+Rules every store keeps, and the conformance suite checks:
+
+- Revisions of one family grow in the order in which they become visible, also
+  across deletion and restart. The granting write's revision makes the token.
+- `born` survives `touch` and rewrites; comparisons use `revision`.
+- An expired record is absent, to every verb.
+- A record is freed no earlier than its ttl after the store applied the write.
+- A swap repeated after a lost reply answers `Conflict` with the caller's own value.
+- `scan` and `load` are linearizable: they see every write that was answered before.
+- Unreachable is `StoreUnavailable`, refused is `PermissionDenied`, unreadable is
+  `StoreDamaged`; never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from leasehold.model import Conflict, Guarantees, Keep, Key, Record, Renewal
+
+
+class Store(Protocol):
+    """Where records live."""
+
+    @property
+    def guarantees(self) -> Guarantees:
+        """What this store promises and within which limits."""
+        ...
+
+    async def open(self) -> None:
+        """Reach the store. Called once, before any verb."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what was opened. Changes no record."""
+        ...
+
+    async def load(self, key: Key) -> Record | None:
+        """The live record under a key."""
+        ...
+
+    async def swap(
+        self, key: Key, expect: Record | None, value: bytes | None, ttl: float | Keep | None
+    ) -> Record | Conflict:
+        """Write `value` if the live record is still `expect`; None expects none, value None deletes.
+
+        `ttl` None makes the record lasting and `KEEP` leaves its end where it is.
+        Returns the record as written (as it was, for a deletion), or the Conflict.
+        """
+        ...
+
+    async def touch(self, holds: Sequence[tuple[Record, float]]) -> list[tuple[Renewal, Record | None]]:
+        """Extend each record to its ttl from now, if it is still exactly that record.
+
+        Answers in order, each for itself, with the record as it is now (None where
+        there is none). At most `guarantees.batch` records a call.
+        """
+        ...
+
+    async def watch(self, key: Key, seen: Record | None, until: float) -> None:
+        """Return when the live record is no longer `seen`, or at `until` on the client's clock.
+
+        May return early; the caller looks again.
+        """
+        ...
+
+    async def scan(self, family: str) -> list[Record]:
+        """All live records of a family, in the order of `born`."""
+        ...
+
+    async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
+        """A page of live records whose family starts with `root`, in the order of keys. For people."""
+        ...
+
+    async def collect(self, limit: int) -> int:
+        """Delete up to `limit` expired records and say how many. Cannot lower a revision."""
+        ...

@@ -1,0 +1,75 @@
+"""From a URL to a store. Each store is imported when its scheme is first asked for, never before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from leasehold.errors import InvalidInput
+from leasehold.stores.base import Store
+from leasehold.wires.clock import Clock
+from leasehold.wires.colour import Colour
+
+if TYPE_CHECKING:
+    from leasehold.stores.memory import Memory
+
+
+def open_store(url: str, *, timeout: float, colour: Colour) -> Store:
+    """The store a URL names, not yet opened."""
+    if not isinstance(url, str):
+        raise InvalidInput(
+            "url", url, f"must be text such as sqlite:///var/lib/app/leases.db, not {type(url).__name__}"
+        )
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidInput("url", url, f"cannot be read as a URL: {error}") from error
+    make = SCHEMES.get(parts.scheme)
+    if make is None:
+        raise InvalidInput("url", url, f"the scheme must be one of {', '.join(f'{known}://' for known in SCHEMES)}")
+    return make(parts, timeout, colour)
+
+
+def _memory(parts: SplitResult, _timeout: float, colour: Colour) -> Store:
+    from leasehold.stores.memory import Memory, MemoryStore  # noqa: PLC0415  lazily, see above
+
+    _query(parts, {})
+    if parts.path.strip("/"):
+        raise InvalidInput("url", parts.geturl(), "must be memory:// or memory://NAME")
+    place = (parts.netloc, colour.clock)
+    if place not in _MEMORIES:
+        _MEMORIES.setdefault(place, Memory(colour.clock))
+    return MemoryStore(_MEMORIES[place], colour)
+
+
+def _sqlite(parts: SplitResult, timeout: float, colour: Colour) -> Store:
+    from leasehold.stores.sqlite import SqliteStore  # noqa: PLC0415  lazily, see above
+    from leasehold.wires.sqlite import SqliteWire  # noqa: PLC0415
+
+    options = _query(parts, {"synchronous": ("full", "normal")})
+    path = "/" + unquote(parts.path).lstrip("/")
+    if parts.netloc or path == "/" or path.endswith("/") or "\0" in path:
+        raise InvalidInput("url", parts.geturl(), "must name an absolute file: sqlite:///var/lib/app/leases.db")
+    synchronous = options.get("synchronous", "full")
+    return SqliteStore(SqliteWire(path, synchronous=synchronous, timeout=timeout, colour=colour), colour, synchronous)
+
+
+SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {"memory": _memory, "sqlite": _sqlite}
+
+_MEMORIES: dict[tuple[str, Clock], Memory] = {}
+
+
+def _query(parts: SplitResult, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
+    """The options of a URL: only known names, only known values, none twice."""
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in known or name in options:
+            allowed = ", ".join(known) or "none"
+            raise InvalidInput(
+                "url", parts.geturl(), f"option {name!r} is unknown or repeated; this store has: {allowed}"
+            )
+        if value.lower() not in known[name]:
+            raise InvalidInput("url", parts.geturl(), f"{name} must be one of {', '.join(known[name])}")
+        options[name] = value.lower()
+    return options

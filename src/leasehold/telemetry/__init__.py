@@ -1,0 +1,1 @@
+"""What is made of the engine's events: logs now."""

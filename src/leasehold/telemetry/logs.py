@@ -1,0 +1,47 @@
+"""Events as log lines on the logger `leasehold`: key, token and holder as fields, never a secret."""
+
+from __future__ import annotations
+
+import logging
+
+from leasehold.engine import events
+
+_log = logging.getLogger("leasehold")
+
+
+_WARNINGS = (events.Lost, events.Lagged, events.Unanswered, events.Revoked, events.HelperEnded)
+
+
+def log_event(event: events.Event) -> None:
+    """Write one event down, at the level people expect of it."""
+    told = isinstance(event, _WARNINGS) or (isinstance(event, events.Released) and event.removed is None)
+    level = logging.WARNING if told else logging.DEBUG
+    if _log.isEnabledFor(level):
+        fields = {"key": event.scope, "holder": event.holder, "token": getattr(event, "token", None)}
+        _log.log(level, "%s: %s", event.scope, _sentence(event), extra=fields)
+
+
+def _sentence(event: events.Event) -> str:  # noqa: C901, PLR0911  one sentence for each event, nothing else
+    match event:
+        case events.Granted():
+            return f"granted to {event.holder} after {event.waited:.3f} s, token {event.token}"
+        case events.Released(removed=None):
+            return "released, but the store did not answer; the lease ends by its ttl"
+        case events.Released():
+            return f"released after {event.held_for:.3f} s"
+        case events.Busy():
+            return f"held by {event.by or 'somebody'}" + (", gave up" if event.gave_up else "")
+        case events.Lost():
+            return f"lease lost (token {event.token}): {event.reason}"
+        case events.Lagged():
+            return f"the heartbeat is {event.lag:.3f} s late for a ttl of {event.ttl:g} s"
+        case events.Unanswered():
+            return f"no answer to a renewal: {event.error}"
+        case events.Revoked():
+            how = "freed by force" if event.forced else "revoked"
+            return f"lease of {event.holder} (token {event.token}) {how}: {event.reason}"
+        case events.HelperEnded():
+            return f"the helper process ended; this process renews its {event.leases} leases now"
+        case events.Doubted():
+            return "a write of unknown outcome " + ("is settled" if event.cleared else "is looked for again")
+    return type(event).__name__.lower()
