@@ -1,0 +1,55 @@
+"""The conformance suite: what every store must do, in both colours.
+
+For a store of your own, in a test file:
+
+    from leasehold.testing.conformance import Conformance, arenas
+
+    arena = arenas(my_store=MyWorld)        # a fixture: every world × both colours
+
+    class TestMyStore(Conformance):
+        pass
+
+`MyWorld` is called with a folder and answers like `worlds.SqliteWorld`. A law
+whose verb was never called fails, so a store cannot pass by doing nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from leasehold.extras import require
+from leasehold.testing.conformance.arena import Arena, MakeWorld, World
+from leasehold.testing.conformance.exercise import claims, exercises
+
+pytest = require("pytest", feature="the conformance suite", extra="testing")
+
+from leasehold.testing.conformance.client_laws import ClientLaws  # noqa: E402  these need pytest
+from leasehold.testing.conformance.fault_laws import FaultLaws  # noqa: E402
+from leasehold.testing.conformance.store_laws import StoreLaws  # noqa: E402
+
+__all__ = ["Arena", "Conformance", "MakeWorld", "World", "arenas", "claims", "exercises"]
+
+COLOURS = ("blocking", "asyncio")
+
+
+class Conformance(StoreLaws, ClientLaws, FaultLaws):
+    """All laws that hold inside one process. Inherit in a test class; needs the `arena` fixture."""
+
+
+def arenas(**worlds: MakeWorld) -> Any:
+    """A pytest fixture `arena`: every world × both colours, and a check that each law did what it claims."""
+    matrix = [
+        pytest.param((make, colour), id=f"{name}-{colour}") for name, make in worlds.items() for colour in COLOURS
+    ]
+
+    @pytest.fixture(params=matrix)
+    def arena(request: Any, tmp_path: Any) -> Iterator[Arena]:
+        make, colour = request.param
+        opened = Arena(make(tmp_path), colour)
+        yield opened
+        unused = claims(request.function) - opened.used
+        opened.close()
+        assert not unused, f"the law claims to exercise {sorted(unused)}, but never called it"
+
+    return arena

@@ -1,0 +1,444 @@
+"""What a client promises on any store: the contract, point by point, while nothing fails."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from leasehold.engine import events
+from leasehold.errors import AcquireTimeout, AlreadyHeld, LeaseLost
+from leasehold.model import Name, Renewal
+from leasehold.testing.conformance.arena import Arena, LeaseFace
+from leasehold.testing.conformance.exercise import exercises
+
+TTL = 10.0
+
+
+class ClientLaws:
+    """Laws of holding."""
+
+    # Exclusion, tokens, release.
+
+    @exercises("Locks.try_acquire", "Lease.held")
+    def test_while_one_holds_nobody_else_is_granted(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        lease = ada.try_acquire("job", ttl=TTL)
+        assert lease.held
+        assert bob.try_acquire("job", ttl=TTL) is None
+        assert bob.try_acquire("other", ttl=TTL).held
+
+    @exercises("Locks.acquire", "Lease.token")
+    def test_tokens_grow_across_release_expiry_and_force(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        tokens = []
+        for turn in range(12):
+            who = (ada, bob)[turn % 2]
+            lease = who.acquire("job", ttl=TTL, wait=0)
+            tokens.append(lease.token)
+            if turn % 3 == 0:
+                lease.release()
+            elif turn % 3 == 1:
+                who.store.down()
+                arena.elapse(1.1 * TTL)
+                who.store.up()
+            else:
+                bob.break_lease("job", reason="law", force=True)
+                arena.eventually(lambda held=lease: held.renew() is Renewal.LOST)
+        assert tokens == sorted(set(tokens))
+
+    @exercises("Lease.release")
+    def test_release_is_true_once_and_then_false(self, arena: Arena) -> None:
+        ada = arena.client()
+        lease = ada.acquire("job", ttl=TTL)
+        assert lease.release() is True
+        assert lease.release() is False
+        assert not lease.held
+        assert ada.inspect("job") is None
+
+    @exercises("Lease.release", "Locks.inspect")
+    def test_a_late_release_does_not_remove_the_next_holders_lease(self, arena: Arena) -> None:
+        """The unconditional DEL of the copied recipe."""
+        ada, bob = arena.client("ada"), arena.client("bob")
+        late = ada.acquire("job", ttl=TTL)
+        ada.store.down()
+        arena.elapse(1.1 * TTL)
+        ada.store.up()
+        mine = bob.acquire("job", ttl=TTL, wait=0)
+        assert late.release() is False
+        assert bob.inspect("job").token == mine.token
+        assert mine.renew() is Renewal.RENEWED
+
+    @exercises("Lease.renew")
+    def test_a_late_renewal_changes_nothing(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        late = ada.acquire("job", ttl=TTL)
+        ada.store.down()
+        arena.elapse(1.1 * TTL)
+        ada.store.up()
+        mine = bob.acquire("job", ttl=TTL, wait=0)
+        assert late.renew() is Renewal.LOST
+        assert bob.inspect("job").token == mine.token
+
+    @exercises("Lease.renew")
+    def test_a_renewal_after_release_does_not_resurrect(self, arena: Arena) -> None:
+        ada = arena.client()
+        lease = ada.acquire("job", ttl=TTL)
+        lease.release()
+        assert lease.renew() is Renewal.LOST
+        assert ada.inspect("job") is None
+
+    @exercises("Locks.acquire")
+    def test_the_same_name_after_a_restart_waits_like_anyone(self, arena: Arena) -> None:
+        before, after = arena.client("pod-1"), arena.client("pod-1")
+        before.acquire("job", ttl=TTL)
+        assert after.try_acquire("job", ttl=TTL) is None
+        with pytest.raises(AcquireTimeout):
+            after.acquire("job", ttl=TTL, wait=0)
+
+    # Keeping and waiting.
+
+    @exercises("Lease.expires_in", "Lease.ttl")
+    def test_the_heartbeat_keeps_a_lease_far_beyond_its_ttl(self, arena: Arena) -> None:
+        ada, bob = arena.client(), arena.client()
+        lease = ada.acquire("job", ttl=TTL)
+        arena.live(lease, 4 * TTL)
+        assert lease.held
+        assert bob.try_acquire("job") is None
+
+    @exercises("Lease.renew", "Lease.expires_in")
+    def test_renew_extends_trust_at_once(self, arena: Arena) -> None:
+        ada = arena.client()
+        lease = ada.acquire("job", ttl=TTL)
+        arena.elapse(0.2 * TTL)
+        before = lease.expires_in
+        assert lease.renew() is Renewal.RENEWED
+        assert bool(Renewal.RENEWED) and not any(map(bool, (Renewal.HELD, Renewal.LOST, Renewal.UNKNOWN)))
+        assert lease.expires_in > before
+
+    @exercises("Locks.acquire")
+    def test_a_waiter_is_granted_after_a_release(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        first = ada.acquire("job", ttl=TTL)
+        waiting = bob.begin("acquire", "job", ttl=TTL)
+        arena.eventually(lambda: any(isinstance(event, events.Busy) for event in bob.events))
+        assert not waiting.done()
+        first.release()
+        arena.eventually(waiting.done)
+        assert waiting.result().token > first.token
+
+    @exercises("Locks.acquire")
+    def test_a_waiter_is_granted_after_a_silent_holders_ttl(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        first = ada.acquire("job", ttl=TTL)
+        ada.store.down()
+        waiting = bob.begin("acquire", "job", ttl=TTL)
+        arena.eventually(lambda: any(isinstance(event, events.Busy) for event in bob.events))
+        arena.elapse(0.95 * TTL)
+        assert not waiting.done()
+        arena.elapse(0.1 * TTL)
+        arena.eventually(waiting.done)
+        assert waiting.result().token > first.token
+        assert not first.held
+
+    @exercises("Locks.acquire")
+    def test_a_timeout_says_who_for_how_long_and_when_to_ask_again(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        ada.acquire("job", ttl=TTL)
+        with pytest.raises(AcquireTimeout, match="'job' is held by ada for another") as told:
+            bob.acquire("job", ttl=TTL, wait=0)
+        assert told.value.holder == "ada"
+        assert 0 < told.value.expires_in <= TTL
+        assert 0 < told.value.retry_after <= 6.0
+
+    @exercises("Locks.acquire")
+    def test_waiting_ends_when_wait_is_over(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        lease = ada.acquire("job", ttl=TTL)
+        waiting = bob.begin("acquire", "job", ttl=TTL, wait=0.3 * TTL)
+        arena.eventually(lambda: any(isinstance(event, events.Busy) for event in bob.events))
+        arena.live(lease, 0.4 * TTL)
+        arena.eventually(waiting.done)
+        assert isinstance(waiting.exception(), AcquireTimeout)
+
+    # `with`.
+
+    @exercises("Locks.hold")
+    def test_hold_runs_the_body_under_the_lease_and_lets_go(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        token = ada.within("job", lambda lease: (lease.check(), lease.token)[1], ttl=TTL)
+        assert bob.acquire("job", ttl=TTL, wait=0).token > token
+
+    @exercises("Locks.hold")
+    def test_hold_never_runs_its_body_without_the_lease(self, arena: Arena) -> None:
+        """`with lock:` of a peer ran unlocked after its default timeout."""
+        ada, bob = arena.client(), arena.client()
+        ada.acquire("job", ttl=TTL)
+        ran: list[LeaseFace] = []
+        with pytest.raises(AcquireTimeout):
+            bob.within("job", ran.append, ttl=TTL, wait=0)
+        assert ran == []
+
+    @exercises("Locks.hold")
+    def test_the_bodys_own_exception_is_never_masked(self, arena: Arena) -> None:
+        ada, bob = arena.client(), arena.client()
+
+        def fail(_lease: LeaseFace) -> None:
+            raise ZeroDivisionError
+
+        def lose_and_fail(lease: LeaseFace) -> None:
+            ada.store.down()
+            arena.elapse(1.1 * TTL)
+            assert not lease.held
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            ada.within("job", fail, ttl=TTL)
+        with pytest.raises(ZeroDivisionError):
+            ada.within("job", lose_and_fail, ttl=TTL)
+        ada.store.up()
+        assert bob.acquire("job", ttl=TTL, wait=0).held
+
+    @exercises("Locks.hold", "Lease.check")
+    def test_leaving_a_block_whose_lease_was_lost_raises(self, arena: Arena) -> None:
+        ada = arena.client()
+
+        def outlive(lease: LeaseFace) -> None:
+            ada.store.down()
+            arena.elapse(1.1 * TTL)
+            with pytest.raises(LeaseLost):
+                lease.check()
+
+        with pytest.raises(LeaseLost, match="job"):
+            ada.within("job", outlive, ttl=TTL)
+
+    @exercises("Locks.locked")
+    def test_locked_holds_the_key_made_of_the_arguments(self, arena: Arena) -> None:
+        ada = arena.client("ada")
+        told: list[str] = []
+
+        def report(user_id: int, *, kind: str = "pdf") -> str:
+            told.append(f"{type(ada.events[-1]).__name__} {ada.events[-1].scope}")
+            return f"{kind} for {user_id}"
+
+        async def report_async(user_id: int, *, kind: str = "pdf") -> str:
+            return report(user_id, kind=kind)
+
+        held = ada.decorated("report:{user_id}:{kind}", report if arena.loop is None else report_async, ttl=TTL)
+        assert ada.person.do(lambda: held(7)) == "pdf for 7"
+        assert ada.person.do(lambda: held(8, kind="csv")) == "csv for 8"
+        assert told == ["Granted report:7:pdf", "Granted report:8:csv"]
+        assert ada.list() == []
+
+    # The same thread or task again; handing over; threads.
+
+    @exercises("Locks.acquire")
+    def test_asking_again_for_what_one_holds_is_refused_at_once(self, arena: Arena) -> None:
+        ada = arena.client()
+        lease = ada.acquire("job", ttl=TTL)
+        with pytest.raises(AlreadyHeld, match=str(lease.token)):
+            ada.acquire("job", ttl=TTL)
+        with pytest.raises(AlreadyHeld):
+            ada.try_acquire("job", ttl=TTL)
+        assert ada.beside().try_acquire("job", ttl=TTL) is None
+        lease.release()
+        assert ada.acquire("job", ttl=TTL, wait=0).token > lease.token
+
+    @exercises("Lease.depth")
+    def test_reentrant_gives_the_same_lease_one_deeper(self, arena: Arena) -> None:
+        ada = arena.client()
+        outer = ada.acquire("job", ttl=TTL)
+        inner = ada.acquire("job", ttl=TTL, reentrant=True)
+        assert inner.real is outer.real
+        assert (outer.depth, inner.token) == (2, outer.token)
+        assert inner.release() is True
+        assert outer.held
+        assert outer.release() is True
+        assert ada.inspect("job") is None
+
+    @exercises("Lease.adopt")
+    def test_a_lease_can_be_handed_to_another_thread_or_task(self, arena: Arena) -> None:
+        ada = arena.client()
+        other = ada.beside()
+        lease = ada.acquire("job", ttl=TTL)
+        lease.adopt(other)
+        with pytest.raises(AlreadyHeld):
+            other.acquire("job", ttl=TTL)
+        assert ada.try_acquire("job", ttl=TTL) is None
+        assert other.person.do(lease.real.release) is True
+        assert ada.acquire("job", ttl=TTL, wait=0).held
+
+    @exercises("Locks.acquire", "Lease.release")
+    def test_one_client_serves_many_threads_or_tasks_at_once(self, arena: Arena) -> None:
+        ada = arena.client()
+        users = [ada.beside() for _ in range(6)]
+        grants: list[int] = []
+        inside: list[int] = []
+        lock = threading.Lock()
+
+        def work(user: int) -> None:
+            for _ in range(4):
+                lease = users[user].acquire("job", ttl=60)
+                with lock:
+                    inside.append(user)
+                    assert len(inside) == 1
+                    grants.append(lease.token)
+                    inside.pop()
+                assert lease.release() is True
+
+        threads = [threading.Thread(target=work, args=(user,)) for user in range(len(users))]
+        for thread in threads:
+            thread.start()
+        arena.eventually(lambda: not any(thread.is_alive() for thread in threads))
+        assert len(grants) == 24
+        assert grants == sorted(set(grants))
+
+    # Losing.
+
+    @exercises("Lease.lost", "Loss.wait", "Lease.why_lost", "Lease.check")
+    def test_a_loss_is_told_on_every_channel_before_the_store_frees_it(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        called: list[object] = []
+        lease = ada.acquire("job", ttl=TTL, on_lost=called.append)
+        assert lease.why_lost() is None
+        ada.store.down()
+        arena.elapse(0.91 * TTL)
+        assert not lease.held
+        assert lease.lost.is_set()
+        arena.eventually(lambda: called)
+        assert lease.lost_within(0)
+        assert called == [lease.real]
+        with pytest.raises(LeaseLost, match="not renewed in time"):
+            lease.check()
+        assert bob.try_acquire("job", ttl=TTL) is None
+        arena.elapse(0.1 * TTL)
+        assert bob.try_acquire("job", ttl=TTL).held
+        assert [type(event) for event in ada.events if isinstance(event, events.Lost)] == [events.Lost]
+
+    @exercises("Lease.lost", "Locks.break_lease")
+    def test_a_lease_the_store_no_longer_has_is_lost_at_the_next_renewal(self, arena: Arena) -> None:
+        ada, bob = arena.client(), arena.client()
+        lease = ada.acquire("job", ttl=TTL)
+        bob.break_lease("job", reason="law", force=True)
+        arena.elapse(0.4 * TTL)
+        arena.eventually(lease.lost.is_set)
+        assert "no longer has it" in lease.why_lost()
+        assert lease.release() is False
+
+    @exercises("Lease.release")
+    def test_a_release_is_not_a_loss(self, arena: Arena) -> None:
+        ada = arena.client()
+        called: list[object] = []
+        lease = ada.acquire("job", ttl=TTL, on_lost=called.append)
+        lease.release()
+        assert not lease.lost.is_set()
+        assert not lease.lost_within(0)
+        assert lease.why_lost() is None
+        with pytest.raises(LeaseLost, match="released"):
+            lease.check()
+        assert called == []
+
+    @exercises("Locks.acquire")
+    def test_max_hold_ends_a_lease_that_is_renewed_for_ever(self, arena: Arena) -> None:
+        ada, bob = arena.client(), arena.client()
+        lease = ada.acquire("job", ttl=TTL, max_hold=2.5 * TTL)
+        arena.live(lease, 2 * TTL)
+        assert lease.held
+        arena.elapse(0.6 * TTL)
+        assert "max_hold" in lease.why_lost()
+        arena.elapse(1.1 * TTL)
+        assert bob.try_acquire("job", ttl=TTL).held
+
+    # Looking and repairing.
+
+    @exercises("Locks.inspect", "Lease.metadata", "Lease.holder", "Lease.scope")
+    def test_inspect_shows_who_holds_it_and_why(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        assert bob.inspect("job") is None
+        lease = ada.acquire(Name("job"), ttl=TTL, metadata={"why": "nightly", "where": "rack 4"})
+        info = bob.inspect("job")
+        assert (info.scope, info.holder, info.token, info.ttl) == ("job", "ada", lease.token, TTL)
+        assert info.metadata == {"why": "nightly", "where": "rack 4"} == dict(lease.metadata)
+        assert (lease.holder, lease.scope, info.revoked) == ("ada", "job", None)
+        assert 0 < info.expires_in <= TTL
+
+    @exercises("Locks.list")
+    def test_list_shows_what_is_held_and_nothing_of_other_tenants(self, arena: Arena) -> None:
+        ada, eve = arena.client(tenant="acme"), arena.client(tenant="acme2")
+        for key in ("b/2", "a", "b/1"):
+            ada.acquire(key, ttl=TTL)
+        eve.acquire("a", ttl=TTL)
+        ada.acquire("gone", ttl=TTL).release()
+        assert [info.scope for info in ada.list()] == ["a", "b/1", "b/2"]
+        assert [info.scope for info in eve.list()] == ["a"]
+
+    @exercises("Locks.break_lease", "Lease.lost")
+    def test_a_revoked_holder_is_told_and_nobody_is_granted_before_the_old_end(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        lease = ada.acquire("job", ttl=TTL)
+        broken = bob.break_lease("job", reason="stuck deploy")
+        assert (broken.holder, broken.token) == ("ada", lease.token)
+        assert bob.inspect("job").revoked == "stuck deploy"
+        arena.elapse(0.4 * TTL)
+        arena.eventually(lease.lost.is_set)
+        assert lease.why_lost() == "it was revoked: stuck deploy"
+        assert bob.try_acquire("job", ttl=TTL) is None
+        arena.elapse(0.5 * TTL)
+        assert bob.try_acquire("job", ttl=TTL) is None
+        arena.elapse(0.2 * TTL)
+        assert bob.try_acquire("job", ttl=TTL).token > lease.token
+
+    @exercises("Locks.break_lease", "Lease.release")
+    def test_a_revoked_holder_can_still_let_go_of_its_own(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        lease = ada.acquire("job", ttl=TTL)
+        bob.break_lease("job", reason="law")
+        assert lease.release() is True
+        assert bob.try_acquire("job", ttl=TTL).held
+
+    @exercises("Locks.break_lease")
+    def test_force_frees_at_once_and_breaking_nothing_says_so(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        assert bob.break_lease("job", reason="law") is None
+        lease = ada.acquire("job", ttl=TTL)
+        bob.break_lease("job", reason="law", force=True)
+        assert bob.try_acquire("job", ttl=TTL).token > lease.token
+        assert lease.renew() is Renewal.LOST
+        assert lease.release() is False
+        assert bob.inspect("job").holder == "bob"
+
+    @exercises("Locks.gc")
+    def test_gc_removes_expired_leases_and_lowers_no_token(self, arena: Arena) -> None:
+        ada, bob = arena.client(), arena.client()
+        last = [ada.acquire(f"job/{n}", ttl=TTL).token for n in range(5)][-1]
+        ada.store.down()
+        arena.elapse(1.1 * TTL)
+        ada.store.up()
+        live = bob.acquire("live", ttl=TTL)
+        assert bob.gc() <= 5
+        assert [info.scope for info in bob.list()] == ["live"]
+        assert live.held
+        assert bob.acquire("job/4", ttl=TTL).token > last
+
+    # The client itself.
+
+    @exercises("Locks.close", "Locks.holder", "Locks.guarantees", "Locks.lag")
+    def test_closing_releases_what_is_held(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        assert (ada.holder, ada.lag) == ("ada", 0.0)
+        assert ada.guarantees == bob.guarantees
+        lease = ada.acquire("job", ttl=TTL)
+        ada.close()
+        assert not lease.held
+        assert lease.release() is False
+        assert bob.try_acquire("job", ttl=TTL).held
+
+    @exercises("Locks.acquire")
+    def test_observers_hear_of_a_whole_life_in_order(self, arena: Arena) -> None:
+        ada = arena.client("ada")
+        lease = ada.acquire("job", ttl=TTL)
+        lease.renew()
+        lease.release()
+        kinds = [type(event) for event in ada.events]
+        assert kinds == [events.Attempt, events.Granted, events.Renewed, events.Released]
+        assert all((event.scope, event.holder) == ("job", "ada") for event in ada.events)

@@ -1,0 +1,30 @@
+"""What several tests need: counts, patience, and the Python to start other processes with."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PYTHON = sys.executable
+
+
+def count(full: int) -> int:
+    """How often to repeat: the full count in a soak run, else a tenth. Printed, so that a log shows it."""
+    chosen = full if os.environ.get("LEASEHOLD_SOAK") else max(full // 10, 1)
+    print(f"repeats: {chosen} of {full}")  # noqa: T201  a test's log says what it ran
+    return chosen
+
+
+def eventually(true: Callable[[], object], patience: float = 20.0, nudge: Callable[[], object] | None = None) -> None:
+    """Wait for a condition, however slow the machine; `nudge` is called between looks."""
+    end = time.monotonic() + patience
+    while not true():
+        if time.monotonic() > end:
+            raise AssertionError(f"still not so after {patience:g} s")
+        if nudge is not None:
+            nudge()
+        time.sleep(0.005)
