@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leasehold.client import Hold, Lease, Locks, Loss, connect
+from leasehold.engine import events
 from leasehold.errors import (
     AcquireTimeout,
     AlreadyHeld,
@@ -53,6 +54,7 @@ __all__ = [
     "__version__",
     "aio",
     "connect",
+    "events",
 ]
 
 

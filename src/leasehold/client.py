@@ -57,20 +57,19 @@ def connect(
     programs that hold the GIL. `observers` receive every event as a plain value.
     """
     runtime = BlockingRuntime(system_clock())
-    return Locks(
-        drive(
-            open_engine(
-                url,
-                runtime,
-                holder=holder,
-                prefix=prefix,
-                tenant=tenant,
-                timeout=timeout,
-                helper=helper,
-                observers=(log_event, *observers),
-            )
-        )
+    opening = open_engine(
+        url,
+        runtime,
+        holder=holder,
+        prefix=prefix,
+        tenant=tenant,
+        timeout=timeout,
+        helper=helper,
+        observers=(log_event, *observers),
     )
+    engine = drive(opening)
+    _OPEN.add(engine)
+    return Locks(engine)
 
 
 class Loss(BaseLoss):
@@ -114,7 +113,6 @@ class Locks:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        _OPEN.add(self)
 
     @property
     def holder(self) -> str:
@@ -268,7 +266,7 @@ class Locks:
 
     def close(self) -> None:
         """Release everything this client holds and let go of the store. May be called twice."""
-        _OPEN.discard(self)
+        _OPEN.discard(self._engine)
         drive(self._engine.close())
 
     def __enter__(self) -> Self:
@@ -327,13 +325,13 @@ def _call(on_lost: OnLost, lease: Lease) -> None:
         _log.exception("on_lost failed for %r", lease.scope)
 
 
-_OPEN: weakref.WeakSet[Locks] = weakref.WeakSet()
+_OPEN: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def _close_all() -> None:
     # The program is over: whoever waits for its leases need not wait for a ttl.
-    for locks in list(_OPEN):
-        locks.close()
+    for engine in list(_OPEN):
+        drive(engine.close())
 
 
 atexit.register(_close_all)

@@ -1,1 +1,5 @@
 """The `leasehold` command."""
+
+from leasehold.cli.program import main
+
+__all__ = ["main"]

@@ -73,6 +73,7 @@ class _Attempt:
 
     async def once(self) -> Grant | Record | None:
         """One try: the grant, or the record in the way, or None after a pause because the store failed."""
+        self.engine.check_open()
         sent = self.engine.clock.now()
         if self.unsure is None:
             self.unsure = sent
@@ -107,6 +108,8 @@ class _Attempt:
         if grant is None:
             await self.pause(StoreUnavailable(f"the store's answers come later than a ttl of {ask.ttl:g} s allows"))
             return None
+        # Closed while we waited for the answer: nobody would renew it.
+        engine.check_open()
         engine.keep(grant)
         engine.emit(Granted(ask.scope, engine.holder, grant.token, grant.acquired - self.started))
         return grant
@@ -114,7 +117,7 @@ class _Attempt:
     def believe(self, record: Record, sent: float) -> Grant | None:
         """The grant, unless trust in an answer to a request sent at `sent` has ended already."""
         grant = Grant(self.engine.clock, record, self.hold, record.ttl or self.ask.ttl, self.ask.max_hold)
-        grant.trust(sent, random.random())  # noqa: S311  spreads renewals, keeps no secret
+        grant.trust(sent, self.engine.heartbeat.chance)
         return grant if grant.loss() is None else None
 
     async def wait_for_change(self, seen: Record) -> None:

@@ -76,7 +76,7 @@ class Engine:
         max_hold: float | None,
     ) -> Ask:
         """What a caller wants, with every argument checked. Nothing is written before this."""
-        self._check_open()
+        self.check_open()
         named = scope_of(scope)
         length = granted_ttl(ttl, self.store.guarantees)
         return Ask(
@@ -100,7 +100,7 @@ class Engine:
 
     async def renew(self, grant: Grant) -> Renewal:
         """Extend trust now instead of at the next beat."""
-        self._check_open()
+        self.check_open()
         if grant.loss() is not None:
             return Renewal.LOST
         await self.heartbeat.claim(grant)
@@ -117,7 +117,7 @@ class Engine:
         """
         if grant.gone or grant.loss() == FORKED:
             return False
-        self._check_open()
+        self.check_open()
         if grant.depth > 1:
             grant.depth -= 1
             return True
@@ -155,7 +155,7 @@ class Engine:
 
     def key_of(self, scope: str | Name) -> Key:
         """Where the record of a scope lives, for those who only look."""
-        self._check_open()
+        self.check_open()
         return self.names.lock(scope_of(scope))
 
     async def inspect(self, key: Key) -> LeaseInfo | None:
@@ -165,7 +165,7 @@ class Engine:
 
     async def list(self) -> list[LeaseInfo]:
         """Everything held under this client's prefix and tenant."""
-        self._check_open()
+        self.check_open()
         found: list[LeaseInfo] = []
         last: Key | None = None
         while True:
@@ -201,7 +201,7 @@ class Engine:
 
     async def collect(self, limit: int) -> int:
         """Delete expired records, a page at a time."""
-        self._check_open()
+        self.check_open()
         gone = 0
         while gone < limit:
             some = await self.store.collect(min(PAGE, limit - gone))
@@ -220,7 +220,7 @@ class Engine:
 
     def adopt(self, grant: Grant) -> None:
         """The calling thread or task becomes the keeper of a lease another one acquired."""
-        self._check_open()
+        self.check_open()
         if grant.loss() is None:
             self._kept.pop((grant.key, grant.keeper), None)
             grant.keeper = self.runtime.me()
@@ -296,7 +296,8 @@ class Engine:
         self.heartbeat.reset()
         self.holder = self._named or default_holder()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise ClientClosed once the client was closed."""
         if self.closed is not None:
             raise ClientClosed(self.closed)
 

@@ -49,12 +49,14 @@ class Heartbeat:
         self._timeout = timeout
         self._lose = lose
         self._emit = emit
-        self.helper: Helper | None = None
         self.lag = 0.0
+        # One for all that is granted or renewed between two beats: what is renewed together stays together.
+        self.chance = random.random()  # noqa: S311  spreads clients, keeps no secret
         self.reset()
 
     def reset(self) -> None:
         """Nothing held, nothing running: at the start, and in a forked child."""
+        self.helper: Helper | None = None
         self._mutex = threading.Lock()
         self._grants: set[Grant] = set()
         self._beat_at = self._watch_at = math.inf
@@ -69,8 +71,10 @@ class Heartbeat:
         with self._mutex:
             self._grants.add(grant)
             beat, watch = grant.due < self._beat_at, grant.deadline < self._watch_at
-        if self.helper is not None and not self.helper.add(grant):
-            self.helper = None
+            self._beat_at = min(self._beat_at, grant.due)
+            self._watch_at = min(self._watch_at, grant.deadline)
+        if self.helper is not None:
+            self.helper.add(grant)
         self._start()
         if beat:
             self._ring.set()
@@ -165,7 +169,7 @@ class Heartbeat:
             self._lose(grant, f"it was revoked: {hold.revoked}" if hold else TAKEN if record else GONE)
         elif answer is Renewal.RENEWED and record is not None and grant.loss() is None:
             grant.record = record
-            grant.trust(sent, random.random())  # noqa: S311  spreads renewals, keeps no secret
+            grant.trust(sent, self.chance)
             self._emit(Renewed(grant.scope, grant.hold.holder, grant.token))
         else:
             grant.due = grant.window = next_try(self._runtime.clock.now(), grant.deadline, grant.ttl)
@@ -185,11 +189,12 @@ class Heartbeat:
         while not self._closed:
             with self._mutex:
                 self._ring.clear()
-                due = self._beat_at = self._next_beat()
-            rang = await self._ring.wait(None if due == math.inf else due)
+                due = self._beat_at = self._appointment(self._beat_at, self._next_beat())
+            await self._ring.wait(None if due == math.inf else due)
             now = self._runtime.clock.now()
-            if not rang:
+            if now > due:
                 self._measure(now - due)
+            self.chance = random.random()  # noqa: S311  spreads clients, keeps no secret
             if len(self._doubts):
                 await self._doubts.clear()
             for batch in self._claim_due(now):
@@ -199,12 +204,18 @@ class Heartbeat:
         while not self._closed:
             with self._mutex:
                 self._alarm.clear()
-                first = self._watch_at = min((grant.trusted_until() for grant in self._grants), default=math.inf)
+                ends = min((grant.trusted_until() for grant in self._grants), default=math.inf)
+                first = self._watch_at = self._appointment(self._watch_at, ends)
             await self._alarm.wait(None if first == math.inf else first)
             for grant in self.held():
                 reason = grant.loss()
                 if reason is not None:
                     self._lose(grant, reason)
+
+    def _appointment(self, made: float, wanted: float) -> float:
+        # One still to come is kept: to wake for nothing now and then costs less than to be
+        # woken by every lease that is acquired and released in a row.
+        return min(made, wanted) if made > self._runtime.clock.now() else wanted
 
     def _next_beat(self) -> float:
         doubt = self._doubts.next_try

@@ -93,25 +93,32 @@ async def start_helper(url: str, patience: float, runtime: Runtime, engine: Engi
     """Start the helper and wait until it has reached the store."""
     if url.startswith("memory:"):
         raise InvalidInput("helper", True, "a helper process cannot reach memory://, which lives in this process")
-    helper = Helper(url, patience, runtime, engine)
-    problem = await runtime.call(helper.first_answer)
+    helper = Helper(runtime, engine)
+    problem = await runtime.call(lambda: helper.start(url, patience))
     if problem is not None:
-        helper.close()
         raise StoreUnavailable(f"the helper process could not start: {problem}", applied=False)
-    helper.listen()
     return helper
 
 
 class Helper:
     """The program's side: which slot belongs to which grant, and the pipe."""
 
-    def __init__(self, url: str, timeout: float, runtime: Runtime, engine: Engine) -> None:
+    process: subprocess.Popen[bytes]
+    _out: IO[bytes]
+    _in: IO[bytes]
+    _shared: memoryview[float]
+
+    def __init__(self, runtime: Runtime, engine: Engine) -> None:
         self._runtime = runtime
         self._engine = engine
         self._mutex = threading.Lock()
         self._free = list(range(SLOTS - 1, -1, -1))
         self._slots: dict[int, Grant] = {}
         self._dropping: dict[int, Signal] = {}
+        self._ended = False
+
+    def start(self, url: str, timeout: float) -> str | None:
+        """Start the process: None once it has reached the store, else its problem. Blocks."""
         with tempfile.TemporaryFile() as file:
             file.truncate(SLOTS * 8)
             self._shared = memoryview(mmap.mmap(file.fileno(), SLOTS * 8)).cast("d")
@@ -126,29 +133,25 @@ class Helper:
             self._out, self._in = cast("IO[bytes]", self.process.stdin), cast("IO[bytes]", self.process.stdout)
             # The URL may hold a password: never on a command line.
             self._say(Start(url, timeout, file.fileno(), os.getpid()))
-            self._first = self._in.readline
-
-    def first_answer(self) -> str | None:
-        """None once the helper is ready, else its problem. Blocks."""
-        line = self._first()
+            line = self._in.readline()
         answer = _answers.decode(line) if line else Ready("it ended at once")
-        return answer.problem if isinstance(answer, Ready) else None
-
-    def listen(self) -> None:
-        """Hear its answers, on a thread in either colour: an event loop may be what holds the GIL."""
+        problem = answer.problem if isinstance(answer, Ready) else "it spoke out of turn"
+        # A thread in either colour: an event loop may be what holds the GIL.
         threading.Thread(target=self._listen, name="leasehold-helper", daemon=True).start()
+        if problem is not None:
+            self.close()
+        return problem
 
-    def add(self, grant: Grant) -> bool:
-        """Hand a grant to the helper. False if it cannot take it: then this process renews it."""
+    def add(self, grant: Grant) -> None:
+        """Hand a grant to the helper. One it cannot take has no slot, and this process renews it."""
         with self._mutex:
-            if self.process.poll() is not None or not self._free or grant.slot is not None:
-                return grant.slot is not None
+            if self._ended or not self._free or grant.slot is not None:
+                return
             slot = self._free.pop()
             self._slots[slot] = grant
         self._shared[slot] = grant.deadline
         grant.slot = lambda: self._shared[slot]
         self._say(Add(slot, grant.record, grant.ttl, grant.deadline, grant.latest))
-        return True
 
     async def drop(self, grant: Grant, until: float) -> None:
         """Take a grant back; returns once the helper renews it no more."""
@@ -162,10 +165,9 @@ class Helper:
 
     def close(self) -> None:
         """End the helper. It renews nothing after this."""
-        with contextlib.suppress(OSError):
-            self._out.close()
         self.process.kill()
-        self.process.wait()
+        with self._mutex, contextlib.suppress(OSError):
+            self._out.close()
 
     def _say(self, order: Start | Add | Drop) -> None:
         # A helper that is gone is noticed by the listener, which takes its grants back.
@@ -180,6 +182,10 @@ class Helper:
                 self._take_back(answer.slot, answer.record)
             elif isinstance(answer, Gone) and (grant := self._slots.get(answer.slot)):
                 self._engine.lose(grant, answer.reason)
+        with self._mutex:
+            self._ended = True
+        self.process.wait()
+        self._in.close()
         taken = [grant for slot, grant in list(self._slots.items()) if self._take_back(slot, None)]
         if taken and self._engine.closed is None:
             self._engine.emit(HelperEnded(taken[0].scope, self._engine.holder, len(taken)))

@@ -9,7 +9,7 @@ LATEST = 5.0
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """A policy. `delay` is pure: the caller brings the chance in [0, 1)."""
+    """A policy. `delay` is pure: the caller brings the chance in [0, 1). The jitter goes around the cap, too."""
 
     base: float = 0.075
     factor: float = 2.0

@@ -38,3 +38,14 @@ def relation(mine: ClockDomain, theirs: ClockDomain) -> Relation:
         return Relation.SAME
     restarted = mine.machine == theirs.machine != "" and not mine.shifted and not theirs.shifted
     return Relation.ENDED if restarted else Relation.FOREIGN
+
+
+def write_domain(domain: ClockDomain) -> str:
+    """The domain as one line of text, to be kept beside a reading."""
+    return f"{domain.boot} {domain.machine} {'shifted' if domain.shifted else ''}"
+
+
+def read_domain(text: str) -> ClockDomain:
+    """The domain a line names. What is missing reads as unknown, and so relates to nobody but its own boot."""
+    boot, machine, shifted, *_ = (*text.split(" "), "", "")
+    return ClockDomain(machine=machine, boot=boot, shifted=bool(shifted))

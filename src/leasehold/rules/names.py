@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from leasehold.errors import InvalidInput
+from leasehold.errors import InvalidInput, shown
 from leasehold.model import Key, Name
 
 KEY_MAX = 1024
@@ -22,7 +22,10 @@ LOCK = "lock"
 
 
 def check_text(field: str, given: object, longest: int = KEY_MAX) -> str:
-    """Text that every store can carry: 1 to `longest` characters, no NUL, no lone surrogate."""
+    """Text that every store can carry: 1 to `longest` characters, no NUL, no lone surrogate.
+
+    Returned as plain `str`: an enum member that is text may print as something else than it equals.
+    """
     if not isinstance(given, str):
         raise InvalidInput(field, given, f"must be text, not {type(given).__name__}")
     if not 1 <= len(given) <= longest:
@@ -34,14 +37,12 @@ def check_text(field: str, given: object, longest: int = KEY_MAX) -> str:
             raise InvalidInput(field, given, "must be valid Unicode without lone surrogates") from error
     if "\0" in given:
         raise InvalidInput(field, given, "must not contain NUL")
-    return given
+    return str.__str__(given)
 
 
 def scope_of(given: object) -> Name:
-    """The scope a caller means: a scope as it is, or text as a `Name`."""
-    text = given.text if isinstance(given, Name) else given
-    check_text("scope", text)
-    return given if isinstance(given, Name) else Name(str(text))
+    """The scope a caller means: a `Name`, or text that makes one."""
+    return Name(check_text("scope", given.text if isinstance(given, Name) else given))
 
 
 class Names:
@@ -68,19 +69,18 @@ def check_metadata(given: object) -> dict[str, str]:
         return {}
     if not isinstance(given, Mapping) or len(given) > METADATA_ENTRIES:
         raise InvalidInput("metadata", given, f"must be a mapping of at most {METADATA_ENTRIES} entries")
-    size = 0
-    for name, value in given.items():
-        check_text("metadata name", name, LABEL_MAX)
-        size += len(name.encode())
-        if value != "":
-            size += len(check_text(f"metadata[{name!r}]", value, METADATA_BYTES).encode())
+    notes = {check_text("metadata name", name, LABEL_MAX): _note(name, value) for name, value in given.items()}
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in notes.items())
     if size > METADATA_BYTES:
         raise InvalidInput("metadata", given, f"must be at most {METADATA_BYTES} bytes in all, not {size}")
-    return dict(given)
+    return notes
+
+
+def _note(name: str, value: object) -> str:
+    return "" if value == "" else check_text(f"metadata[{shown(name)}]", value, METADATA_BYTES)
 
 
 def _label(field: str, given: str | None) -> str:
     if given is None:
         return ""
-    check_text(field, given, LABEL_MAX)
-    return given.replace("%", "%25").replace("/", "%2F")
+    return check_text(field, given, LABEL_MAX).replace("%", "%25").replace("/", "%2F")

@@ -12,7 +12,9 @@ from string import Formatter
 from uuid import UUID
 
 from leasehold.errors import InvalidInput
-from leasehold.rules.names import check_text
+from leasehold.rules.names import KEY_MAX, check_text
+
+_TOO_LARGE = 10**KEY_MAX
 
 
 def parse(template: str, parameters: Collection[str]) -> list[tuple[str, str | None]]:
@@ -39,8 +41,12 @@ def fill(parsed: list[tuple[str, str | None]], arguments: Mapping[str, object]) 
 
 
 def _word(field: str, value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | UUID):
-        raise InvalidInput(
-            field, value, f"must be text, a whole number or a UUID to name a lock, not {type(value).__name__}"
-        )
-    return str(value)
+    # By value, not by str(): an enum member that is text or a number prints as something else.
+    match value:
+        case str():
+            return str.__str__(value)
+        case int() if not isinstance(value, bool) and abs(value) < _TOO_LARGE:
+            return int.__repr__(value)
+        case UUID():
+            return str(value)
+    raise InvalidInput(field, value, "must be text, a UUID or a whole number (not too long for a key) to name a lock")

@@ -20,14 +20,17 @@ RENEW = 1 / 3
 SPREAD = 0.1
 LAG_NOTED = 0.1
 TIMEOUT_MAX = 3600.0
+# Thirty years. Where there is no other limit: whole numbers can outgrow what a clock can add.
+LONGEST = 1e9
 
 
 def seconds(field: str, given: object, least: float, most: float) -> float:
     """A finite number of seconds within limits; never a bool, which is an int by accident."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise InvalidInput(field, given, f"must be a number of seconds, not {type(given).__name__}")
-    if not least <= given <= most:
-        raise InvalidInput(field, given, f"must be from {least:g} to {most:g} seconds")
+    highest = min(most, LONGEST)
+    if not least <= given <= highest:
+        raise InvalidInput(field, given, f"must be from {least:g} to {highest:g} seconds")
     return float(given)
 
 
@@ -36,7 +39,8 @@ def granted_ttl(given: object, limits: Guarantees) -> float:
     ttl = seconds("ttl", given, limits.ttl_min, limits.ttl_max)
     if limits.ttl_step == 0:
         return ttl
-    return math.ceil(ttl / limits.ttl_step) * limits.ttl_step
+    # A division of floats may come out a trifle short, and a step may overshoot the limit.
+    return min(max(math.ceil(ttl / limits.ttl_step) * limits.ttl_step, ttl), limits.ttl_max)
 
 
 def checked_wait(given: object) -> float | None:
@@ -50,18 +54,19 @@ def checked_hold(given: object, ttl: float) -> float | None:
 
 
 def trust_ends(sent: float, ttl: float) -> float:
-    """The last instant at which a grant or renewal sent at `sent` may be believed."""
+    """The instant at which belief in a grant or renewal sent at `sent` has ended."""
     return sent + TRUST * ttl
 
 
 def renewal_window(sent: float, ttl: float, chance: float) -> tuple[float, float]:
-    """When renewal becomes possible and when it is due: ttl/3, less and plus or minus a tenth.
+    """When renewal becomes possible and when it is due: within ttl/3 less a tenth and plus a tenth.
 
-    `chance` in [0, 1) spreads the due times. A beat takes along every lease whose
-    window is open, so that a thousand leases make a few batches.
+    `chance` in [0, 1) spreads clients. A beat takes along every lease whose window
+    is open, and a window opens a good while before its lease is due, so that a
+    thousand leases make a few batches.
     """
     period = RENEW * ttl
-    return sent + (1 - SPREAD) * period, sent + (1 - SPREAD + 2 * SPREAD * chance) * period
+    return sent + (1 - SPREAD) * period, sent + (1 + SPREAD * chance) * period
 
 
 def next_try(now: float, deadline: float, ttl: float) -> float:

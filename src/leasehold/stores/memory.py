@@ -88,12 +88,15 @@ class MemoryStore:
     def __init__(self, memory: Memory, colour: Colour) -> None:
         self._memory = memory
         self._colour = colour
+        self._watching: set[Signal] = set()
 
     async def open(self) -> None:
         """Nothing to reach."""
 
     async def close(self) -> None:
-        """Nothing to let go of; the records stay for the other clients."""
+        """Wake whoever of this client still watches; the records stay for the other clients."""
+        for signal in list(self._watching):
+            signal.set()
 
     async def load(self, key: Key) -> Record | None:
         memory = self._memory
@@ -145,11 +148,13 @@ class MemoryStore:
             if (row.revision if row else None) != (seen.revision if seen else None):
                 return
             memory.watchers.setdefault(key, set()).add(signal)
+            self._watching.add(signal)
             ends = until if row is None or row.ends is None else min(until, row.ends)
         try:
             await signal.wait(ends)
         finally:
             with memory.lock:
+                self._watching.discard(signal)
                 watching = memory.watchers[key]
                 watching.discard(signal)
                 if not watching:

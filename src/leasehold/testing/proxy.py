@@ -22,6 +22,8 @@ from types import TracebackType
 from typing import Self
 
 CHUNK = 65536
+# With no linger a close sends RST, as a crashed peer would.
+NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Direction:
@@ -46,7 +48,7 @@ class Proxy:
         self.connections = 0
         self.flights = 0
         self.refusing = False
-        self._open: set[socket.socket] = set()
+        self._talks: set[_Talk] = set()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -62,9 +64,9 @@ class Proxy:
     def cut(self) -> None:
         """Reset every connection, in the middle of whatever passes."""
         with self._lock:
-            doomed, self._open = self._open, set()
-        for end in doomed:
-            _reset(end)
+            talks = list(self._talks)
+        for talk in talks:
+            talk.cut()
 
     def reset_counters(self) -> None:
         """Count from zero again."""
@@ -85,12 +87,13 @@ class Proxy:
                 raise ConnectionRefusedError
             server = socket.create_connection(self._upstream)
         except OSError:
-            _reset(client)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+            client.close()
             return
+        talk = _Talk(client, server)
         with self._lock:
             self.connections += 1
-            self._open |= {client, server}
-        talk = _Talk()
+            self._talks.add(talk)
         for source, target, way in ((client, server, self.requests), (server, client, self.replies)):
             threading.Thread(target=self._pump, args=(source, target, way, talk), daemon=True).start()
 
@@ -103,10 +106,10 @@ class Proxy:
                 if not way.blackhole:
                     target.sendall(data)
         with self._lock:
-            self._open -= {source, target}
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+            talk.pumps -= 1
+            if not talk.pumps:
+                self._talks.discard(talk)
+        talk.end(target)
 
     def _count(self, way: Direction, talk: _Talk, size: int) -> None:
         with self._lock:
@@ -117,13 +120,26 @@ class Proxy:
 
 
 class _Talk:
-    """Whose turn it is on one connection."""
+    """One connection: its two ends, whose turn it is, and how many directions are still open."""
 
-    answered = True
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.ends = (client, server)
+        self.answered = True
+        self.pumps = 2
+        self.is_cut = False
 
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+                end.shutdown(socket.SHUT_RD)
 
-def _reset(end: socket.socket) -> None:
-    # SO_LINGER with zero seconds: close sends RST, as a crashed peer would.
-    with contextlib.suppress(OSError):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    end.close()
+    def end(self, target: socket.socket) -> None:
+        """One direction is over: pass that on, or close both ends after the second."""
+        if not self.pumps:
+            for end in self.ends:
+                end.close()
+        elif not self.is_cut:
+            with contextlib.suppress(OSError):
+                target.shutdown(socket.SHUT_WR)

@@ -20,6 +20,7 @@ from leasehold.rules.clocks import ClockDomain
 if TYPE_CHECKING:
     import asyncio
 
+MACHINE_ID = 32
 _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -87,7 +88,12 @@ def _read_domain() -> tuple[ClockDomain, float]:
         # its readings compare with nobody else's.
         return ClockDomain(machine="", boot=f"private-{uuid.uuid4().hex}", shifted=True), 0.0
     offset = boottime_offset(_text("/proc/self/timens_offsets"))
-    return ClockDomain(machine=_text("/etc/machine-id"), boot=boot, shifted=offset != 0), offset
+    return ClockDomain(machine=machine_id(_text("/etc/machine-id")), boot=boot, shifted=offset != 0), offset
+
+
+def machine_id(text: str) -> str:
+    """The machine's id, or nothing where the file holds none: "uninitialized" at first boot is no id."""
+    return text if len(text) == MACHINE_ID and set(text) <= set("0123456789abcdef") else ""
 
 
 def boottime_offset(text: str) -> float:

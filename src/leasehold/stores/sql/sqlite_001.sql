@@ -1,13 +1,12 @@
--- Records and the one counter behind all revisions.
+-- Records, and the one counter behind all revisions. Opening the file raises the
+-- counter to the wall clock's microseconds, so it need not start anywhere special.
 CREATE TABLE state (
     id       INTEGER PRIMARY KEY CHECK (id = 1),
     schema   INTEGER NOT NULL,
     revision INTEGER NOT NULL
 ) STRICT;
 
--- A new file starts above every token an older file of the same name can have
--- given out: fewer than a million grants a second were made since the epoch.
-INSERT INTO state VALUES (1, 1, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER));
+INSERT INTO state VALUES (1, 1, 0);
 
 CREATE TABLE records (
     family   TEXT    NOT NULL,

@@ -1,28 +1,26 @@
--- Whose clock an end was read from, and what others observed of ends they cannot read.
-CREATE TABLE clocks (
-    id      INTEGER PRIMARY KEY,
-    machine TEXT    NOT NULL,
-    boot    TEXT    NOT NULL,
-    shifted INTEGER NOT NULL,
-    UNIQUE (machine, boot, shifted)
-) STRICT;
+-- The table is named for its schema: a process of an older version, still running,
+-- fails on its very next call instead of misreading what it finds.
+ALTER TABLE records RENAME TO records_2;
 
--- Version 1 kept only the boot id. Without the machine's it counts as foreign:
--- such an end is observed for one ttl, never believed.
-INSERT INTO clocks (machine, boot, shifted) SELECT DISTINCT '', boot, 0 FROM records;
+-- Whose clock an end was read from: boot id, machine id, "shifted". Version 1 wrote
+-- the boot id alone: readable within that boot, to be observed by everybody else.
+ALTER TABLE records_2 RENAME COLUMN boot TO clock;
+UPDATE records_2 SET clock = clock || '  ';
 
-ALTER TABLE records ADD COLUMN clock INTEGER NOT NULL DEFAULT 0;
-UPDATE records SET clock = (SELECT clocks.id FROM clocks WHERE clocks.boot = records.boot);
-ALTER TABLE records DROP COLUMN boot;
+-- Finds what is over without reading the rest. Lasting records are not in it.
+CREATE INDEX records_2_by_end ON records_2 (clock, ends) WHERE ends IS NOT NULL;
 
+-- What the reader of one clock first saw, and when, of an end it cannot read.
 CREATE TABLE observations (
     family   TEXT    NOT NULL,
     member   TEXT    NOT NULL,
-    clock    INTEGER NOT NULL,
+    clock    TEXT    NOT NULL,
     revision INTEGER NOT NULL,
     ends     REAL    NOT NULL,
     at       REAL    NOT NULL,
     PRIMARY KEY (family, member, clock)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX records_by_end ON records (clock, ends);
+CREATE TRIGGER forget_observations AFTER DELETE ON records_2 BEGIN
+    DELETE FROM observations WHERE family = old.family AND member = old.member;
+END;

@@ -43,7 +43,7 @@ def arenas(**worlds: MakeWorld) -> Any:
         pytest.param((make, colour), id=f"{name}-{colour}") for name, make in worlds.items() for colour in COLOURS
     ]
 
-    @pytest.fixture(params=matrix)
+    @pytest.fixture(params=matrix)  # type: ignore[untyped-decorator]
     def arena(request: Any, tmp_path: Any) -> Iterator[Arena]:
         make, colour = request.param
         opened = Arena(make(tmp_path), colour)

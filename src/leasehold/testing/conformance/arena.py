@@ -175,15 +175,15 @@ class Client:
     def within(self, scope: str, body: Callable[[LeaseFace], Any], **options: Any) -> Any:
         """What `body` returns inside `hold`. It runs as the holder, so it must not ask anybody to do anything."""
         self._arena.used.add("Locks.hold")
-        hold = self.locks.hold(scope, **options)
+        hold: Any = self.locks.hold(scope, **options)
 
         def blocking() -> Any:
-            with hold as lease:  # type: ignore[union-attr]  a blocking client's
-                return body(LeaseFace(lease, self.person, self._arena))
+            with hold as lease:
+                return body(self.face(lease))
 
         async def looped() -> Any:
-            async with hold as lease:  # type: ignore[union-attr]  an asyncio client's
-                return body(LeaseFace(lease, self.person, self._arena))
+            async with hold as lease:
+                return body(self.face(lease))
 
         return self.person.do(blocking if isinstance(hold, client.Hold) else looped)
 
@@ -239,7 +239,7 @@ class Arena:
         prefix: str | None = None,
         tenant: str | None = None,
         timeout: float = 5.0,
-        change: Callable[[Store], Store] | None = None,
+        change: Callable[[FaultyStore], Store] | None = None,
     ) -> Client:
         """A new client of the arena's store, with faults to be had at `client.store`."""
         person = self.person()

@@ -36,6 +36,7 @@ class StoreLaws:
         made = store.swap(KEY, None, b"mine", TTL)
         answer = arena.store().swap(KEY, None, b"theirs", TTL)
         assert isinstance(answer, Conflict)
+        assert answer.record is not None
         assert (answer.record.value, answer.record.revision) == (b"mine", made.revision)
         assert store.load(KEY).value == b"mine"
 
@@ -45,6 +46,7 @@ class StoreLaws:
         made = store.swap(KEY, None, b"secret-1", TTL)
         again = store.swap(KEY, None, b"secret-1", TTL)
         assert isinstance(again, Conflict)
+        assert again.record is not None
         assert (again.record.value, again.record.revision) == (b"secret-1", made.revision)
 
     @exercises("Store.swap")
@@ -65,6 +67,7 @@ class StoreLaws:
         second = store.swap(KEY, None, b"same", TTL)
         answer = store.swap(KEY, first, None, None)
         assert isinstance(answer, Conflict)
+        assert answer.record is not None
         assert answer.record.revision == second.revision
         assert store.load(KEY).revision == second.revision
 
@@ -279,7 +282,17 @@ class StoreLaws:
             answers = [future.result(20) for future in asked]
             winners = [answer for answer in answers if isinstance(answer, Record)]
             assert len(winners) == 1
-            assert all(a.record.revision == winners[0].revision for a in answers if isinstance(a, Conflict))
+            shown = {answer.record and answer.record.revision for answer in answers if isinstance(answer, Conflict)}
+            assert shown == {winners[0].revision}
+
+    @exercises("Store.open", "Store.close", "Store.load")
+    def test_closing_and_opening_changes_no_record(self, arena: Arena) -> None:
+        store = arena.store()
+        made = store.swap(KEY, None, b"x", TTL)
+        store.close()
+        store.open()
+        assert store.load(KEY).revision == made.revision
+        assert arena.store().load(KEY).revision == made.revision
 
     @exercises("Store.guarantees")
     def test_the_store_declares_what_it_promises(self, arena: Arena) -> None:

@@ -1,0 +1,14 @@
+"""Measure everything, print one table, and fail if a figure misses its target."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import calls, imports, renewals, sqlite
+from benchmarks.harness import print_table
+
+figures = [
+    figure for measure in (sqlite.figures, calls.figures, renewals.figures, imports.figures) for figure in measure()
+]
+print_table(figures)
+sys.exit(any(figure.verdict == "FAIL" for figure in figures))

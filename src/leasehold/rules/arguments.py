@@ -1,0 +1,41 @@
+"""Arguments that are neither text nor time: switches, whole numbers, functions.
+
+Python would take almost anything for these, and notice late or never: `force="no"` is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from leasehold.errors import InvalidInput
+
+
+def flag(field: str, given: object) -> bool:
+    """True or False itself; nothing that merely counts as one."""
+    if not isinstance(given, bool):
+        raise InvalidInput(field, given, f"must be True or False, not {type(given).__name__}")
+    return given
+
+
+def whole(field: str, given: object, least: int) -> int:
+    """A whole number, not too small; never a bool, which is an int by accident."""
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise InvalidInput(field, given, f"must be a whole number, not {type(given).__name__}")
+    if given < least:
+        raise InvalidInput(field, given, f"must be at least {least}")
+    return given
+
+
+def function(field: str, given: object) -> None:
+    """Something that can be called."""
+    if not callable(given):
+        raise InvalidInput(field, given, f"must be a function, not {type(given).__name__}")
+
+
+def functions(field: str, given: object) -> list[Any]:
+    """Several things that can be called."""
+    found = list(given) if isinstance(given, Iterable) else [None]
+    if not all(map(callable, found)):
+        raise InvalidInput(field, given, "must be a list of functions")
+    return found

@@ -1,0 +1,124 @@
+"""Renewal from a second process, for programs that hold the GIL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import leasehold
+from leasehold import InvalidInput, StoreUnavailable, events
+from tests.support import PYTHON, eventually
+
+# One call into C that keeps the GIL for longer than two ttls: no thread of this process runs meanwhile.
+GREEDY = dedent("""
+    import json, sys, time
+    import leasehold
+
+    url, helper = sys.argv[1], sys.argv[2] == "helper"
+    locks = leasehold.connect(url, helper=helper)
+    lease = locks.acquire("job", ttl=1.0)
+    size, took = 200_000, 0.0
+    while took < 2.2:
+        begun = time.monotonic()
+        pow(3, size)
+        took = time.monotonic() - begun
+        size *= 2
+    print(json.dumps({"held": lease.held, "lost": lease.lost.is_set(), "released": lease.release()}))
+""")
+
+
+def hold_the_gil(url: str, how: str) -> dict[str, bool]:
+    done = subprocess.run([PYTHON, "-c", GREEDY, url, how], capture_output=True, text=True, timeout=100, check=True)
+    found: dict[str, bool] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite://{tmp_path}/leases.db"
+
+
+def test_a_program_that_holds_the_gil_past_its_ttl_keeps_its_lease(url: str) -> None:
+    assert hold_the_gil(url, "helper") == {"held": True, "lost": False, "released": True}
+
+
+def test_without_the_helper_it_loses_it(url: str) -> None:
+    """The control: the greedy program really starves its own heartbeat."""
+    found = hold_the_gil(url, "alone")
+    assert (found["held"], found["lost"]) == (False, True)
+
+
+def test_a_lease_kept_by_the_helper_is_lost_when_somebody_breaks_it(url: str) -> None:
+    with leasehold.connect(url, helper=True) as locks, leasehold.connect(url) as other:
+        lease = locks.acquire("job", ttl=1.0)
+        other.break_lease("job", reason="law")
+        assert lease.lost.wait(20)
+        assert lease.why_lost() == "it was revoked: law"
+        assert lease.release() is True
+
+
+def test_a_helper_that_dies_is_replaced_by_the_program_itself(url: str) -> None:
+    seen: list[events.Event] = []
+    with leasehold.connect(url, helper=True, observers=[seen.append]) as locks:
+        lease = locks.acquire("job", ttl=1.5)
+        helper = locks._engine.heartbeat.helper
+        assert helper is not None
+        os.kill(helper.process.pid, signal.SIGKILL)
+        eventually(lambda: any(isinstance(event, events.HelperEnded) for event in seen))
+        begun = len(seen)
+        eventually(lambda: sum(isinstance(event, events.Renewed) for event in seen[begun:]) >= 2)
+        assert lease.held
+        assert locks.acquire("another", ttl=1.5).held
+
+
+def test_the_helper_ends_with_its_program(url: str) -> None:
+    program = "import leasehold, sys, time; locks = leasehold.connect(sys.argv[1], helper=True); "
+    program += (
+        "locks.acquire('job', ttl=1.0); print(locks._engine.heartbeat.helper.process.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([PYTHON, "-c", program, url], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        helper = int(owner.stdout.readline())
+        assert _runs(helper)
+        owner.kill()
+    eventually(lambda: not _runs(helper))
+    with leasehold.connect(url) as heir:
+        assert heir.acquire("job", ttl=1.0, wait=20).held
+
+
+def test_renewing_by_hand_and_max_hold_work_beside_the_helper(url: str) -> None:
+    with leasehold.connect(url, helper=True) as locks:
+        lease = locks.acquire("job", ttl=1.0, max_hold=2.0)
+        assert lease.renew() is leasehold.Renewal.RENEWED
+        assert lease.lost.wait(20)
+        assert "max_hold" in str(lease.why_lost())
+
+
+def test_a_helper_that_cannot_reach_the_store_is_one_clear_error(url: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="memory://"):
+        leasehold.connect("memory://", helper=True)
+    before = Path.cwd()
+    broken = tmp_path / "leasehold"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise SystemExit(3)")
+    os.chdir(tmp_path)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(str(tmp_path))
+            with pytest.raises(StoreUnavailable, match="helper process"):
+                leasehold.connect(url, helper=True)
+    finally:
+        os.chdir(before)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,133 @@
+"""Every public name, used as a program would, in both colours. Read by the type checker, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, assert_type
+
+import leasehold
+from leasehold import aio
+
+
+def told(lease: leasehold.Lease) -> None:
+    assert_type(lease.token, int)
+
+
+async def told_later(lease: aio.Lease) -> None:
+    assert_type(lease.token, int)
+
+
+def seen(event: leasehold.events.Event) -> None:
+    assert_type(event.scope, str)
+
+
+def blocking() -> None:
+    assert_type(leasehold.__version__, str)
+    locks = leasehold.connect(
+        "memory://", holder="me", prefix="app", tenant="t", timeout=5, helper=False, observers=[seen]
+    )
+    assert_type(locks, leasehold.Locks)
+    with locks as same:
+        assert_type(same, leasehold.Locks)
+    assert_type(locks.holder, str)
+    assert_type(locks.guarantees, leasehold.Guarantees)
+    assert_type(locks.lag, float)
+    assert_type(locks.try_acquire("x", ttl=30, metadata={"who": "me"}, max_hold=60), leasehold.Lease | None)
+    lease = locks.acquire(leasehold.Name("x"), ttl=30, wait=None, reentrant=True, on_lost=told)
+    assert_type(lease, leasehold.Lease)
+    assert_type(lease.scope, str)
+    assert_type(lease.holder, str)
+    assert_type(lease.metadata, Mapping[str, str])
+    assert_type(lease.ttl, float)
+    assert_type(lease.depth, int)
+    assert_type(lease.held, bool)
+    assert_type(lease.expires_in, float)
+    assert_type(lease.lost, leasehold.Loss)
+    assert_type(lease.lost.is_set(), bool)
+    assert_type(lease.lost.wait(1.0), bool)
+    assert_type(lease.why_lost(), str | None)
+    assert_type(lease.renew(), leasehold.Renewal)
+    assert_type(lease.release(), bool)
+    lease.check()
+    lease.adopt()
+    assert_type(locks.hold("x", wait=5, on_lost=told), leasehold.Hold)
+    with locks.hold("x") as held:
+        assert_type(held, leasehold.Lease)
+    assert_type(locks.inspect("x"), leasehold.LeaseInfo | None)
+    assert_type(locks.list(), list[leasehold.LeaseInfo])
+    assert_type(locks.break_lease("x", reason="stuck", force=False), leasehold.LeaseInfo | None)
+    assert_type(locks.gc(100), int)
+    locks.close()
+
+    @locks.locked("report:{user_id}", ttl=30, wait=0)
+    def report(user_id: int) -> str:
+        return str(user_id)
+
+    assert_type(report(7), str)
+    plain: Callable[[int], str] = report
+    assert_type(plain(7), str)
+
+
+async def awaited() -> None:
+    locks = await leasehold.aio.connect("memory://", holder="me", timeout=5, observers=[seen])
+    assert_type(locks, aio.Locks)
+    async with locks as same:
+        assert_type(same, aio.Locks)
+    assert_type(locks.holder, str)
+    assert_type(locks.guarantees, leasehold.Guarantees)
+    assert_type(locks.lag, float)
+    assert_type(await locks.try_acquire("x", ttl=30, metadata={"who": "me"}), aio.Lease | None)
+    lease = await locks.acquire(leasehold.Name("x"), wait=None, reentrant=True, on_lost=told_later)
+    assert_type(lease, aio.Lease)
+    assert_type(lease.metadata, Mapping[str, str])
+    assert_type(lease.held, bool)
+    assert_type(lease.lost, aio.Loss)
+    assert_type(lease.lost.is_set(), bool)
+    assert_type(await lease.lost.wait(1.0), bool)
+    assert_type(await lease.renew(), leasehold.Renewal)
+    assert_type(await lease.release(), bool)
+    callback: aio.OnLost = told_later
+    assert_type(locks.hold("x", wait=5, on_lost=callback), aio.Hold)
+    async with locks.hold("x") as held:
+        assert_type(held, aio.Lease)
+    assert_type(await locks.inspect("x"), leasehold.LeaseInfo | None)
+    assert_type(await locks.list(), list[leasehold.LeaseInfo])
+    assert_type(await locks.break_lease("x", reason="stuck", force=True), leasehold.LeaseInfo | None)
+    assert_type(await locks.gc(), int)
+    await locks.close()
+
+    @locks.locked("report:{user_id}")
+    async def report(user_id: int) -> str:
+        return str(user_id)
+
+    assert_type(await report(7), str)
+    later: Callable[[int], Coroutine[Any, Any, str]] = report
+    assert_type(await later(7), str)
+
+
+def values(info: leasehold.LeaseInfo, promised: leasehold.Guarantees, renewal: leasehold.Renewal) -> None:
+    assert_type(info.scope, str)
+    assert_type(info.token, int)
+    assert_type(info.ttl, float | None)
+    assert_type(info.metadata, Mapping[str, str])
+    assert_type(promised.ttl_min, float)
+    assert_type(bool(renewal), bool)
+
+
+def errors(error: leasehold.LeaseholdError) -> None:
+    match error:
+        case leasehold.InvalidInput():
+            assert_type(error.field, str)
+        case leasehold.MissingExtra():
+            assert_type(error.extra, str)
+        case leasehold.AlreadyHeld() | leasehold.LeaseLost():
+            assert_type(error.token, int)
+        case leasehold.AcquireTimeout() | leasehold.NotAcquired():
+            assert_type(error.holder, str | None)
+            assert_type(error.retry_after, float)
+        case leasehold.StoreUnavailable():
+            assert_type(error.applied, bool | None)
+        case leasehold.PermissionDenied() | leasehold.StoreDamaged() | leasehold.StoreError():
+            assert_type(str(error), str)
+        case leasehold.ClientClosed():
+            assert_type(str(error), str)
