@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from benchmarks import calls, imports, renewals
 from benchmarks.harness import Figure, medians
 

@@ -28,6 +28,8 @@ from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from leasehold import aio
+
 __version__ = "0.1.0"
 
 __all__ = [

@@ -22,13 +22,14 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from leasehold import client
 from leasehold.engine.engine import Engine, open_engine
-from leasehold.engine.events import Observer
-from leasehold.engine.fork import survive
+from leasehold.engine.events import Observer, log_fields
 from leasehold.engine.grant import Grant
 from leasehold.engine.lease import BaseLease, BaseLoss
 from leasehold.engine.looped import LoopedRuntime
-from leasehold.errors import AcquireTimeout, ClientClosed, InvalidInput, LeaseLost, StoreError
+from leasehold.errors import AcquireTimeout, InvalidInput, LeaseLost, StoreError
 from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
+from leasehold.rules.arguments import function as check_function
+from leasehold.rules.arguments import functions
 from leasehold.rules.names import check_text
 from leasehold.rules.templates import fill, parse
 from leasehold.rules.timing import DEFAULT_TTL
@@ -74,7 +75,7 @@ async def connect(
         tenant=tenant,
         timeout=timeout,
         helper=helper,
-        observers=(log_event, *observers),
+        observers=(log_event, *functions("observers", observers)),
     )
     return Locks(engine)
 
@@ -113,7 +114,6 @@ OnLost = Callable[[Lease], object]
 class Locks:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        survive(self)
 
     @property
     @_like(client.Locks.holder)
@@ -160,6 +160,8 @@ class Locks:
         reentrant: bool = False,
         on_lost: OnLost | None = None,
     ) -> Lease:
+        if on_lost is not None:
+            check_function("on_lost", on_lost)
         ask = self._here().ask(scope, ttl, wait, metadata, max_hold)
         grant = await self._engine.acquire(ask, reentrant=reentrant)
         if grant.handle is None:
@@ -255,16 +257,9 @@ class Locks:
     ) -> None:
         await self.close()
 
-    def after_fork_in_child(self) -> None:
-        """The loop this client belongs to stayed with the parent."""
-        self._engine.closed = "this asyncio client belongs to the parent process; connect again in the child"
-
     def _here(self) -> Engine:
-        if (
-            self._engine.closed is None
-            and asyncio.get_running_loop() is not cast("LoopedRuntime", self._engine.runtime).loop
-        ):
-            raise ClientClosed("this asyncio client belongs to another event loop; connect once in each loop")
+        if self._engine.closed is None:
+            self._engine.runtime.check_here()
         return self._engine
 
 
@@ -327,15 +322,20 @@ def _call(on_lost: OnLost, lease: Lease) -> None:
     try:
         answer = on_lost(lease)
     except Exception:  # noqa: BLE001  the user's own, reported; nobody else waits for it
-        _log.exception("on_lost failed for %r", lease.scope)
+        _log.exception("on_lost failed for %r", lease.scope, extra=log_fields(lease.scope, lease.holder, lease.token))
         return
     if inspect.isawaitable(answer):
         call = asyncio.ensure_future(answer)
         _CALLS.add(call)
-        call.add_done_callback(functools.partial(_called, lease.scope))
+        call.add_done_callback(functools.partial(_called, lease))
 
 
-def _called(scope: str, call: asyncio.Future[object]) -> None:
+def _called(lease: Lease, call: asyncio.Future[object]) -> None:
     _CALLS.discard(call)
     if not call.cancelled() and call.exception() is not None:
-        _log.error("on_lost failed for %r", scope, exc_info=call.exception())
+        _log.error(
+            "on_lost failed for %r",
+            lease.scope,
+            exc_info=call.exception(),
+            extra=log_fields(lease.scope, lease.holder, lease.token),
+        )

@@ -22,11 +22,13 @@ from typing import ParamSpec, Self, TypeVar, cast
 
 from leasehold.engine.blocking import BlockingRuntime, drive
 from leasehold.engine.engine import Engine, open_engine
-from leasehold.engine.events import Observer
+from leasehold.engine.events import Observer, log_fields
 from leasehold.engine.grant import Grant
 from leasehold.engine.lease import BaseLease, BaseLoss
 from leasehold.errors import AcquireTimeout, InvalidInput, LeaseLost, StoreError
 from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
+from leasehold.rules.arguments import function as check_function
+from leasehold.rules.arguments import functions
 from leasehold.rules.names import check_text
 from leasehold.rules.templates import fill, parse
 from leasehold.rules.timing import DEFAULT_TTL
@@ -65,7 +67,7 @@ def connect(
         tenant=tenant,
         timeout=timeout,
         helper=helper,
-        observers=(log_event, *observers),
+        observers=(log_event, *functions("observers", observers)),
     )
     engine = drive(opening)
     _OPEN.add(engine)
@@ -169,6 +171,8 @@ class Locks:
         the lease is lost. The same thread asking again gets AlreadyHeld, or with
         `reentrant=True` the same lease, one deeper.
         """
+        if on_lost is not None:
+            check_function("on_lost", on_lost)
         ask = self._engine.ask(scope, ttl, wait, metadata, max_hold)
         grant = drive(self._engine.acquire(ask, reentrant=reentrant))
         if grant.handle is None:
@@ -226,7 +230,9 @@ class Locks:
         import inspect  # noqa: PLC0415  slow to import, and only this needs it
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            check_function("function", function)
+            later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+            if any(kind(function) for kind in later):
                 raise InvalidInput("function", function, "must be a plain function; for async def use leasehold.aio")
             signature = inspect.signature(function)
             parsed = parse(template, signature.parameters)
@@ -322,7 +328,7 @@ def _call(on_lost: OnLost, lease: Lease) -> None:
     try:
         on_lost(lease)
     except Exception:  # noqa: BLE001  the user's own, reported; nobody else waits for it
-        _log.exception("on_lost failed for %r", lease.scope)
+        _log.exception("on_lost failed for %r", lease.scope, extra=log_fields(lease.scope, lease.holder, lease.token))
 
 
 _OPEN: weakref.WeakSet[Engine] = weakref.WeakSet()

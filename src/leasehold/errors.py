@@ -25,6 +25,10 @@ SHOWN = 80
 class LeaseholdError(Exception):
     """The root of the tree: catch this to catch everything Leasehold raises."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Python's own way would call the class with the message alone; process pools send errors home like this.
+        return _rebuilt, (type(self), self.args), self.__dict__
+
 
 class InvalidInput(LeaseholdError, ValueError):
     """An argument that cannot work. Raised before anything is written."""
@@ -64,7 +68,7 @@ class NotAcquired(LeaseholdError):
 
     def __init__(self, scope: str, *, holder: str | None, expires_in: float | None, retry_after: float) -> None:
         super().__init__(
-            f"{shown(scope)} is held by {holder or 'a holder that cannot be read'}"
+            f"{shown(scope)} is held by {one_line(holder) if holder else 'a holder that cannot be read'}"
             f"{_for_another(expires_in)}; try again in {retry_after:.2f} s"
         )
         self.scope = scope
@@ -82,7 +86,7 @@ class LeaseLost(LeaseholdError):
 
     def __init__(self, scope: str, token: int, reason: str) -> None:
         super().__init__(
-            f"the lease on {shown(scope)} (token {token}) is lost: {reason}; "
+            f"the lease on {shown(scope)} (token {token}) is lost: {one_line(reason)}; "
             "stop the protected work and acquire again before going on"
         )
         self.scope = scope
@@ -116,8 +120,22 @@ class StoreDamaged(StoreError):
 
 def shown(given: object) -> str:
     """A short, printable form of what a caller gave: it may be ten megabytes or not printable."""
-    text = ascii(given[: SHOWN + 1]) if isinstance(given, str | bytes) else ascii(given)
+    try:
+        text = ascii(given[: SHOWN + 1]) if isinstance(given, str | bytes) else ascii(given)
+    except Exception:  # noqa: BLE001  a whole number of 5,000 digits, or somebody's own __repr__
+        text = f"<{type(given).__name__} that cannot be shown>"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def one_line(text: str) -> str:
+    """Text that others wrote, for a sentence: it must not break the line or hide what follows."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _rebuilt(kind: type[LeaseholdError], args: tuple[object, ...]) -> LeaseholdError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 def _for_another(expires_in: float | None) -> str:

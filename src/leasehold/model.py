@@ -51,6 +51,10 @@ class Record(msgspec.Struct, frozen=True):
     left: float | None
     tag: object = None
 
+    def __repr__(self) -> str:
+        # Not the value: it holds the secret of whoever wrote it.
+        return f"<Record {self.key} revision={self.revision} born={self.born} ttl={self.ttl} left={self.left}>"
+
 
 class Conflict(msgspec.Struct, frozen=True):
     """A swap that found something else: the live record, or None where there is none."""

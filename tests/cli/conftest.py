@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,12 @@ class Shell:
         started = self.start(*words, **options)
         out, err = started.communicate(timeout=60)
         return subprocess.CompletedProcess(words, started.returncode, out, err)
+
+    def each(self, calls: Sequence[Sequence[str]], **options: Any) -> list[subprocess.CompletedProcess[str]]:
+        """Run several to the end, at once."""
+        started = [(words, self.start(*words, **options)) for words in calls]
+        done = [(words, process, process.communicate(timeout=60)) for words, process in started]
+        return [subprocess.CompletedProcess(words, process.returncode, *told) for words, process, told in done]
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
         """Start it and leave it running."""

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,12 +58,13 @@ def test_json_gives_every_key_back_as_it_was(shell: Shell) -> None:
     with shell.connect() as locks:
         tokens = {key: str(locks.acquire(key, metadata={"why": key}).token) for key in HOSTILE}
         done = shell("ls", "--json")
-        shown = {key: only_json(shell("show", "--json", "--", key).stdout) for key in HOSTILE[:3]}
+        answers = shell.each([("show", "--json", "--", key) for key in HOSTILE])
+        shown = [only_json(answer.stdout)["key"] for answer in answers]
     read = json.loads(done.stdout)
     assert done.stdout.isascii()
     assert {lease["key"]: lease["token"] for lease in read} == tokens
     assert all(lease["metadata"] == {"why": lease["key"]} for lease in read)
-    assert all(shown[key]["key"] == key and shown[key]["held"] is True for key in shown)
+    assert shown == HOSTILE
 
 
 @given(st.text(), st.text())
@@ -143,8 +143,7 @@ def test_gc_says_how_many_expired_records_it_removed(shell: Shell) -> None:
             assert said().strip() == "0"
 
 
-@pytest.mark.parametrize("words", [("ls",), ("show", "k"), ("gc",)])
-def test_a_command_that_only_looks_loads_no_more_than_it_needs(shell: Shell, words: tuple[str, ...]) -> None:
+def test_a_command_that_only_looks_loads_no_more_than_it_needs(shell: Shell) -> None:
     look = (
         "import sys\n"
         "from leasehold.cli import main\n"
@@ -153,7 +152,7 @@ def test_a_command_that_only_looks_loads_no_more_than_it_needs(shell: Shell, wor
         "print([name for name in ('asyncio', 'ctypes', 'leasehold.aio', 'leasehold.cli.run') if name in sys.modules])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", look, *words, "--store", shell.url], capture_output=True, text=True, check=True
+        [sys.executable, "-c", look, "ls", "--store", shell.url], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
 

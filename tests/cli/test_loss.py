@@ -11,6 +11,7 @@ import os
 import apsw
 import pytest
 
+import leasehold
 from leasehold.cli import codes
 from tests.cli.conftest import PROGRAM, Notes, Shell, asked_at, gone, only_json
 from tests.support import eventually
@@ -37,13 +38,14 @@ def test_a_revoked_lease_is_granted_to_the_next_only_after_the_command_has_ended
 def test_whatever_the_command_does_it_is_gone_before_an_unreachable_store_frees_the_lease(
     shell: Shell, notes: Notes, how: tuple[str, ...]
 ) -> None:
-    # The same file by another way, which can be taken from one process alone.
-    way = shell.folder / "way"
-    way.symlink_to(shell.folder)
-    run = shell.start("run", "k", "--ttl", str(TTL), "--", *notes.command(*how), store=f"sqlite://{way}/leases.db")
+    # The same file in a folder that moves: whoever knows only the old name has lost it.
+    here, there = shell.folder / "here", shell.folder / "there"
+    here.mkdir()
+    run = shell.start("run", "k", "--ttl", str(TTL), "--", *notes.command(*how), store=f"sqlite://{here}/leases.db")
     notes.wait_for("start")
-    way.unlink()
-    with shell.connect() as locks:
+    here.rename(there)
+    with leasehold.connect(f"sqlite://{there}/leases.db") as locks:
+        assert locks.inspect("k") is not None
         granted = asked_at(locks.acquire("k", ttl=TTL, wait=60))
     run.communicate(timeout=60)
     assert run.returncode == codes.LOST

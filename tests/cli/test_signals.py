@@ -70,7 +70,7 @@ def test_a_signal_ends_the_waiting_and_nothing_is_left_behind(shell: Shell, numb
     with shell.connect() as locks:
         with locks.hold("k"):
             run = shell.start("run", "k", "--json", "--", "echo", "never")
-            eventually(lambda: catches(run.pid, number))
+            eventually(lambda: catches(run.pid, FORWARDED[-1]))  # the last one to be caught
             run.send_signal(number)
             out, told = run.communicate(timeout=60)
         assert run.returncode == 128 + number

@@ -8,7 +8,6 @@ believed only if its trust, counted from the *send*, has not ended meanwhile.
 
 from __future__ import annotations
 
-import random
 import secrets
 import time
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from leasehold.engine.grant import Grant, Hold, is_ours, read_hold, write_hold
 from leasehold.errors import AcquireTimeout, StoreUnavailable
 from leasehold.model import Conflict, Key, Record
 from leasehold.rules.backoff import Backoff, retry_after
+from leasehold.wires.chance import chance
 
 if TYPE_CHECKING:
     from leasehold.engine.engine import Engine
@@ -150,7 +150,7 @@ class _Attempt:
         if left <= 0:
             raise error
         self.failures += 1
-        await engine.runtime.sleep(min(BACKOFF.delay(self.failures - 1, random.random()), left))  # noqa: S311
+        await engine.runtime.sleep(min(BACKOFF.delay(self.failures - 1, chance()), left))
 
     def doubt(self) -> None:
         """Leaving without a grant: have whatever we may have left behind removed."""
@@ -165,5 +165,5 @@ def turned_away(scope: str, seen: Record) -> AcquireTimeout:
         scope,
         holder=hold.holder if hold else None,
         expires_in=seen.left,
-        retry_after=retry_after(seen.left, random.random()),  # noqa: S311  spreads the crowd, keeps no secret
+        retry_after=retry_after(seen.left, chance()),
     )

@@ -26,6 +26,8 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
 class BlockingRuntime(Blocking):
     """A runtime whose concurrency is daemon threads."""
 
+    after_fork: str | None = None
+
     _thread = threading.local()
 
     def me(self) -> object:
@@ -35,6 +37,9 @@ class BlockingRuntime(Blocking):
         except AttributeError:
             self._thread.identity = object()
             return self._thread.identity
+
+    def check_here(self) -> None:
+        """Every thread will do."""
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         threading.Thread(target=drive, args=(work,), name=name, daemon=True).start()

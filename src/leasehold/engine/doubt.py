@@ -29,6 +29,9 @@ class Doubt(msgspec.Struct, frozen=True):
     secret: str
     until: float
 
+    def __repr__(self) -> str:
+        return f"<Doubt about {self.key} until {self.until}>"
+
 
 class Cleared(Protocol):
     """What is told of a doubt each time it was looked into."""

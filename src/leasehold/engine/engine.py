@@ -17,13 +17,13 @@ import msgspec
 
 from leasehold.engine.acquire import Ask, acquire
 from leasehold.engine.doubt import Doubt, Doubts
-from leasehold.engine.events import Doubted, Event, Lost, Observer, Released, Revoked
+from leasehold.engine.events import Doubted, Event, Lost, Observer, Released, Revoked, log_fields
 from leasehold.engine.fork import survive
 from leasehold.engine.grant import FORKED, Grant, describe, is_ours, read_hold, write_hold
 from leasehold.engine.heartbeat import Heartbeat
-from leasehold.engine.helper import start_helper
 from leasehold.errors import AlreadyHeld, ClientClosed, StoreDamaged, StoreError, StoreUnavailable
 from leasehold.model import KEEP, Conflict, Key, LeaseInfo, Name, Record, Renewal
+from leasehold.rules.arguments import flag, whole
 from leasehold.rules.names import Names, check_metadata, check_text, scope_of
 from leasehold.rules.timing import TIMEOUT_MAX, checked_hold, checked_wait, granted_ttl, seconds
 from leasehold.stores.open import open_store
@@ -31,6 +31,7 @@ from leasehold.stores.open import open_store
 if TYPE_CHECKING:
     from leasehold.engine.runtime import Runtime
     from leasehold.stores.base import Store
+    from leasehold.wires.clock import Clock
 
 PAGE = 500
 HOLDER_MAX = 256
@@ -52,17 +53,19 @@ class Engine:
         timeout: float,
         observers: Iterable[Observer],
     ) -> None:
-        self.store = store
-        self.runtime = runtime
-        self.clock = runtime.clock
-        self.names = names
+        self.store: Store = store
+        self.runtime: Runtime = runtime
+        self.clock: Clock = runtime.clock
+        self.names: Names = names
         self._named = holder
-        self.holder = holder or default_holder()
+        self.holder: str = holder or default_holder()
         self._observers = tuple(observers)
         self._kept: dict[tuple[Key, object], Grant] = {}
         self.closed: str | None = None
-        self.doubts = Doubts(store, self.clock, self._doubted)
-        self.heartbeat = Heartbeat(store, runtime, self.doubts, timeout=timeout, lose=self.lose, emit=self.emit)
+        self.doubts: Doubts = Doubts(store, self.clock, self._doubted)
+        self.heartbeat: Heartbeat = Heartbeat(
+            store, runtime, self.doubts, timeout=timeout, lose=self.lose, emit=self.emit
+        )
         survive(self)
 
     # Asking.
@@ -90,6 +93,7 @@ class Engine:
 
     async def acquire(self, ask: Ask, *, reentrant: bool) -> Grant:
         """A grant for what is asked; see `acquire.py`. The same thread or task never waits for itself."""
+        flag("reentrant", reentrant)
         mine = self._kept.get((ask.key, self.runtime.me()))
         if mine is None or mine.loss() is not None:
             return await acquire(self, ask)
@@ -101,6 +105,7 @@ class Engine:
     async def renew(self, grant: Grant) -> Renewal:
         """Extend trust now instead of at the next beat."""
         self.check_open()
+        self.runtime.check_here()
         if grant.loss() is not None:
             return Renewal.LOST
         await self.heartbeat.claim(grant)
@@ -118,6 +123,7 @@ class Engine:
         if grant.gone or grant.loss() == FORKED:
             return False
         self.check_open()
+        self.runtime.check_here()
         if grant.depth > 1:
             grant.depth -= 1
             return True
@@ -177,6 +183,7 @@ class Engine:
 
     async def break_lease(self, key: Key, reason: str, *, force: bool) -> LeaseInfo | None:
         """Revoke in place, or free at once. Returns what was broken, or None if nothing is held."""
+        flag("force", force)
         for _ in range(BREAK_TRIES):
             record = await self.store.load(key)
             if record is None:
@@ -202,6 +209,7 @@ class Engine:
     async def collect(self, limit: int) -> int:
         """Delete expired records, a page at a time."""
         self.check_open()
+        whole("limit", limit, 0)
         gone = 0
         while gone < limit:
             some = await self.store.collect(min(PAGE, limit - gone))
@@ -246,7 +254,8 @@ class Engine:
             try:
                 observer(event)
             except Exception:  # noqa: BLE001  reported; a bad observer must not cost anybody a lease
-                _log.exception("an observer failed on %r", event)
+                fields = log_fields(event.scope, event.holder, getattr(event, "token", None))
+                _log.exception("an observer failed on %r", event, extra=fields)
 
     def _drop(self, grant: Grant) -> None:
         self.heartbeat.forget(grant)
@@ -266,6 +275,7 @@ class Engine:
         """Release what is held, look once for what is in doubt, and let go of the store."""
         if self.closed is not None:
             return
+        self.runtime.check_here()
         await self._release_all()
         if len(self.doubts):
             await self.doubts.clear()
@@ -291,6 +301,7 @@ class Engine:
 
     def after_fork_in_child(self) -> None:
         """Nothing is held here; threads and their locks stayed behind."""
+        self.closed = self.closed or self.runtime.after_fork
         self._kept = {}
         self.doubts = Doubts(self.store, self.clock, self._doubted)
         self.heartbeat.reset()
@@ -323,12 +334,15 @@ async def open_engine(
 ) -> Engine:
     """Check every argument, then reach the store."""
     names = Names(prefix, tenant)
+    flag("helper", helper)
     patience = seconds("timeout", timeout, 0.01, TIMEOUT_MAX)
     if holder is not None:
-        check_text("holder", holder, HOLDER_MAX)
+        holder = check_text("holder", holder, HOLDER_MAX)
     store = open_store(url, timeout=patience, colour=runtime)
     engine = Engine(store, runtime, names, holder=holder, timeout=patience, observers=observers)
     await store.open()
     if helper:
+        from leasehold.engine.helper import start_helper  # noqa: PLC0415  brings subprocess along; few need it
+
         engine.heartbeat.helper = await start_helper(url, patience, runtime, engine)
     return engine

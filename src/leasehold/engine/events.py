@@ -88,3 +88,8 @@ class HelperEnded(Event, frozen=True):
 
 
 Observer = Callable[[Event], None]
+
+
+def log_fields(scope: str, holder: str, token: int | None) -> dict[str, object]:
+    """The fields that every log line carries, whoever writes it."""
+    return {"key": scope, "holder": holder, "token": token}

@@ -36,8 +36,12 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, str] = {}
     revoked: str | None = None
 
+    def __repr__(self) -> str:
+        # Not the secret.
+        return f"<Hold of {self.scope!r} by {self.holder!r}>"
 
-write_hold = msgspec.json.Encoder().encode
+
+write_hold: Callable[[Hold], bytes] = msgspec.json.Encoder().encode
 _read = msgspec.json.Decoder(Hold).decode
 
 
@@ -82,20 +86,20 @@ class Grant:
 
     def __init__(self, clock: Clock, record: Record, hold: Hold, ttl: float, max_hold: float | None) -> None:
         self._clock = clock
-        self.record = record
-        self.hold = hold
-        self.ttl = ttl
-        self.token = token(record.born)
-        self.acquired = clock.now()
-        self.latest = None if max_hold is None else self.acquired + max_hold
+        self.record: Record = record
+        self.hold: Hold = hold
+        self.ttl: float = ttl
+        self.token: int = token(record.born)
+        self.acquired: float = clock.now()
+        self.latest: float | None = None if max_hold is None else self.acquired + max_hold
         self.keeper: object = None
-        self.depth = 1
-        self.life = life()
+        self.depth: int = 1
+        self.life: int = life()
         self.lost: str | None = None
-        self.released = False
-        self.gone = False
+        self.released: bool = False
+        self.gone: bool = False
         # A renewal or release is under way; `idle` wakes the one who waits for it.
-        self.busy = False
+        self.busy: bool = False
         self.idle: Signal | None = None
         # Called once when the hold ends, whether it was lost or released. Quick, and from any thread.
         self.on_end: list[Callable[[], None]] = []
@@ -103,7 +107,9 @@ class Grant:
         self.handle: object = None
         # Where a helper process writes down how far it extended trust.
         self.slot: Callable[[], float] | None = None
-        self.deadline = self.window = self.due = 0.0
+        self.deadline: float = 0.0
+        self.window: float = 0.0
+        self.due: float = 0.0
 
     @property
     def key(self) -> Key:

@@ -9,7 +9,6 @@ doing. A grant is claimed before it is renewed or released: the two never race.
 from __future__ import annotations
 
 import math
-import random
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from leasehold.engine.grant import Grant, is_ours, read_hold
 from leasehold.errors import StoreError, StoreUnavailable
 from leasehold.model import Record, Renewal
 from leasehold.rules.timing import is_late, next_try
+from leasehold.wires.chance import chance
 
 if TYPE_CHECKING:
     from leasehold.engine.helper import Helper
@@ -49,9 +49,9 @@ class Heartbeat:
         self._timeout = timeout
         self._lose = lose
         self._emit = emit
-        self.lag = 0.0
+        self.lag: float = 0.0
         # One for all that is granted or renewed between two beats: what is renewed together stays together.
-        self.chance = random.random()  # noqa: S311  spreads clients, keeps no secret
+        self.chance: float = chance()
         self.reset()
 
     def reset(self) -> None:
@@ -194,7 +194,7 @@ class Heartbeat:
             now = self._runtime.clock.now()
             if now > due:
                 self._measure(now - due)
-            self.chance = random.random()  # noqa: S311  spreads clients, keeps no secret
+            self.chance = chance()
             if len(self._doubts):
                 await self._doubts.clear()
             for batch in self._claim_due(now):

@@ -30,6 +30,7 @@ class BaseLoss:
 
     async def _told(self, patience: float | None) -> bool:
         runtime, grant = self._engine.runtime, self._grant
+        runtime.check_here()
         until = None if patience is None else runtime.clock.now() + seconds("timeout", patience, 0, math.inf)
         signal = runtime.signal()
         grant.on_end.append(signal.set)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from leasehold.errors import ClientClosed
 from leasehold.wires.clock import Clock
 from leasehold.wires.looped import Looped
 
@@ -15,6 +16,8 @@ T = TypeVar("T")
 class LoopedRuntime(Looped):
     """A runtime whose concurrency is tasks of the running loop."""
 
+    after_fork: str | None = "this asyncio client belongs to the parent process; connect again in the child"
+
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self._spawned: set[asyncio.Task[Any]] = set()
@@ -22,6 +25,10 @@ class LoopedRuntime(Looped):
 
     def me(self) -> object:
         return asyncio.current_task()
+
+    def check_here(self) -> None:
+        if asyncio.get_running_loop() is not self.loop:
+            raise ClientClosed("this asyncio client belongs to another event loop; connect once in each loop")
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         _keep(self._spawned, self.loop.create_task(work, name=name))
@@ -37,12 +44,14 @@ class LoopedRuntime(Looped):
 
     async def first_of(self, *works: Coroutine[Any, Any, T]) -> T:
         waiting = {self.loop.create_task(work) for work in works}
+        for task in waiting:
+            task.add_done_callback(_heard)
         try:
             while True:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if task.exception() is None or not waiting:
-                        return task.result()
+                good = [task for task in done if task.exception() is None]
+                if good or not waiting:
+                    return (good or list(done))[0].result()
         finally:
             for task in waiting:
                 task.cancel()
@@ -56,6 +65,12 @@ class LoopedRuntime(Looped):
             task.cancel()
         await asyncio.gather(*self._spawned, return_exceptions=True)
         self.close_workers()
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    # Nobody asks a loser for its error, and asyncio would complain of that.
+    if not task.cancelled():
+        task.exception()
 
 
 def _keep(tasks: set[asyncio.Task[Any]], task: asyncio.Task[T]) -> asyncio.Task[T]:

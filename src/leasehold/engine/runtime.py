@@ -16,10 +16,16 @@ T = TypeVar("T")
 
 
 class Runtime(Colour, Protocol):
-    """A colour that can also run several coroutines at once."""
+    """A colour that can also run several coroutines at once. `after_fork` says why not in a forked child."""
+
+    after_fork: str | None
 
     def me(self) -> object:
         """Who is asking: the current thread, or the current task."""
+        ...
+
+    def check_here(self) -> None:
+        """Raise ClientClosed where this runtime cannot run: on another event loop than its own."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

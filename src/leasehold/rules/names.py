@@ -51,7 +51,7 @@ class Names:
     __slots__ = ("_names", "root")
 
     def __init__(self, prefix: str | None, tenant: str | None) -> None:
-        self.root = f"{_label('prefix', prefix)}/{_label('tenant', tenant)}/"
+        self.root: str = f"{_label('prefix', prefix)}/{_label('tenant', tenant)}/"
         self._names = f"{self.root}{NAME_KIND}/"
 
     def lock(self, scope: Name) -> Key:

@@ -16,7 +16,7 @@ from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renew
 from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Colour, Signal
 
-GUARANTEES = Guarantees(
+GUARANTEES: Guarantees = Guarantees(
     store="memory",
     clock="this process's boot clock",
     persistence="none: records end with the process",
@@ -34,9 +34,9 @@ class Memory:
     """The records themselves, by family and member, and who watches them."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.lock = threading.Lock()
-        self.revision = 0
+        self.clock: Clock = clock
+        self.lock: threading.Lock = threading.Lock()
+        self.revision: int = 0
         self.families: dict[str, dict[str, _Row]] = {}
         self.watchers: dict[Key, set[Signal]] = {}
         _ALIVE.add(self)
@@ -83,7 +83,7 @@ class _Row(NamedTuple):
 class MemoryStore:
     """One client's view of a `Memory`."""
 
-    guarantees = GUARANTEES
+    guarantees: Guarantees = GUARANTEES
 
     def __init__(self, memory: Memory, colour: Colour) -> None:
         self._memory = memory

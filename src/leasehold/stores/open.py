@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from leasehold.errors import InvalidInput
+from leasehold.errors import InvalidInput, shown
 from leasehold.stores.base import Store
 from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Colour
@@ -21,13 +21,19 @@ def open_store(url: str, *, timeout: float, colour: Colour) -> Store:
         raise InvalidInput(
             "url", url, f"must be text such as sqlite:///var/lib/app/leases.db, not {type(url).__name__}"
         )
+    # urlsplit would drop line breaks and leading blanks in silence, and so name another file.
+    if not url.isprintable() or url != url.strip():
+        raise InvalidInput("url", _safe(url), "must be one line of printable characters; write others as %XX")
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise InvalidInput("url", url, f"cannot be read as a URL: {error}") from error
+        raise InvalidInput("url", _safe(url), f"cannot be read as a URL: {error}") from error
     make = SCHEMES.get(parts.scheme)
     if make is None:
-        raise InvalidInput("url", url, f"the scheme must be one of {', '.join(f'{known}://' for known in SCHEMES)}")
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise InvalidInput("url", _safe(url), f"the scheme must be one of {known}")
+    if not url[len(parts.scheme) :].startswith("://") or "#" in url:
+        raise InvalidInput("url", _safe(url), f"must start with {parts.scheme}:// and hold no #; write that as %23")
     return make(parts, timeout, colour)
 
 
@@ -36,7 +42,7 @@ def _memory(parts: SplitResult, _timeout: float, colour: Colour) -> Store:
 
     _query(parts, {})
     if parts.path.strip("/"):
-        raise InvalidInput("url", parts.geturl(), "must be memory:// or memory://NAME")
+        raise InvalidInput("url", _safe(parts.geturl()), "must be memory:// or memory://NAME")
     place = (parts.netloc, colour.clock)
     if place not in _MEMORIES:
         _MEMORIES.setdefault(place, Memory(colour.clock))
@@ -48,9 +54,12 @@ def _sqlite(parts: SplitResult, timeout: float, colour: Colour) -> Store:
     from leasehold.wires.sqlite import SqliteWire  # noqa: PLC0415
 
     options = _query(parts, {"synchronous": ("full", "normal")})
-    path = "/" + unquote(parts.path).lstrip("/")
+    try:
+        path = "/" + unquote(parts.path, errors="strict").lstrip("/")
+    except UnicodeDecodeError as error:
+        raise InvalidInput("url", _safe(parts.geturl()), "holds %XX that is not UTF-8") from error
     if parts.netloc or path == "/" or path.endswith("/") or "\0" in path:
-        raise InvalidInput("url", parts.geturl(), "must name an absolute file: sqlite:///var/lib/app/leases.db")
+        raise InvalidInput("url", _safe(parts.geturl()), "must name an absolute file: sqlite:///var/lib/app/leases.db")
     synchronous = options.get("synchronous", "full")
     return SqliteStore(SqliteWire(path, synchronous=synchronous, timeout=timeout, colour=colour), colour, synchronous)
 
@@ -60,6 +69,12 @@ SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {"memory": _
 _MEMORIES: dict[tuple[str, Clock], Memory] = {}
 
 
+def _safe(url: str) -> str:
+    """A URL as it may be shown: what stands before an @ may be a password."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}…@{rest.rpartition('@')[2]}" if "@" in rest else url
+
+
 def _query(parts: SplitResult, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
     """The options of a URL: only known names, only known values, none twice."""
     options: dict[str, str] = {}
@@ -67,9 +82,9 @@ def _query(parts: SplitResult, known: dict[str, tuple[str, ...]]) -> dict[str, s
         if name not in known or name in options:
             allowed = ", ".join(known) or "none"
             raise InvalidInput(
-                "url", parts.geturl(), f"option {name!r} is unknown or repeated; this store has: {allowed}"
+                "url", _safe(parts.geturl()), f"option {shown(name)} is unknown or repeated; this store has: {allowed}"
             )
         if value.lower() not in known[name]:
-            raise InvalidInput("url", parts.geturl(), f"{name} must be one of {', '.join(known[name])}")
+            raise InvalidInput("url", _safe(parts.geturl()), f"{name} must be one of {', '.join(known[name])}")
         options[name] = value.lower()
     return options

@@ -15,6 +15,7 @@ do not live that long.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ POLL_LAST = 0.025
 POLL_GROWTH = 1.3
 # File times are only as fine as a kernel tick: look for real now and then.
 POLL_ANYWAY = 8
-# An end further away than this many ttls cannot come from this clock as it runs now.
+# An end more than this many ttls away cannot come from this clock as it runs now.
 PLAUSIBLE = 1.1
 
 _PERSISTENCE = {
@@ -51,7 +52,6 @@ _PERSISTENCE = {
     "and tokens can repeat if the wall clock was also set back (synchronous=normal)",
 }
 
-_ROW = "SELECT value, revision, born, ttl, ends, clock FROM records_2 WHERE family = ? AND member = ?"
 _NEXT = "UPDATE state SET revision = revision + 1 RETURNING revision"
 _PUT = (
     "INSERT OR REPLACE INTO records_2 (family, member, value, revision, born, ttl, ends, clock) "
@@ -61,34 +61,12 @@ _REWRITE = "UPDATE records_2 SET value = ?, revision = ? WHERE family = ? AND me
 _TOUCH = "UPDATE records_2 SET ttl = ?, ends = ?, clock = ? WHERE family = ? AND member = ?"
 _DELETE = "DELETE FROM records_2 WHERE family = ? AND member = ?"
 _ROWS = "SELECT value, revision, born, ttl, ends, clock, family, member FROM records_2"
+_ONE = f"{_ROWS} WHERE family = ? AND member = ?"
 _SCAN = f"{_ROWS} WHERE family = ? ORDER BY born"
 _PAGE = f"{_ROWS} WHERE (family, member) > (?, ?) AND family < ? ORDER BY family, member"
-_OBSERVED = "SELECT revision, ends, at FROM observations WHERE family = ? AND member = ? AND clock = ?"
+_AFTER = f"{_ROWS} WHERE (family, member) > (?, ?) ORDER BY family, member LIMIT ?"
+_FIRST_SEEN = "SELECT revision, ends, at FROM observations WHERE family = ? AND member = ? AND clock = ?"
 _OBSERVE = "INSERT OR REPLACE INTO observations VALUES (?, ?, ?, ?, ?, ?)"
-# Every clock that wrote an end: one step through the index for each, however many records there are.
-_CLOCKS = """
-    WITH RECURSIVE known (clock) AS (
-        SELECT min(clock) FROM records_2 WHERE ends IS NOT NULL
-        UNION ALL
-        SELECT (SELECT min(clock) FROM records_2 WHERE clock > known.clock AND ends IS NOT NULL)
-        FROM known WHERE known.clock IS NOT NULL
-    ) SELECT clock FROM known WHERE clock IS NOT NULL"""
-_DROP = (
-    "DELETE FROM records_2 WHERE (family, member) IN "
-    "(SELECT family, member FROM records_2 WHERE clock = ? AND ends <= ? LIMIT ?)"
-)
-_OBSERVE_SOME = """
-    INSERT OR REPLACE INTO observations
-    SELECT family, member, :mine, revision, ends, :now FROM records_2 AS r
-    WHERE clock = :theirs AND ends IS NOT NULL AND NOT EXISTS (
-        SELECT 1 FROM observations AS o WHERE o.family = r.family AND o.member = r.member
-        AND o.clock = :mine AND o.revision = r.revision AND o.ends = r.ends
-    ) LIMIT :limit"""
-_DROP_OBSERVED = """
-    DELETE FROM records_2 WHERE (family, member) IN (
-        SELECT r.family, r.member FROM observations AS o JOIN records_2 AS r USING (family, member)
-        WHERE r.clock = :theirs AND o.clock = :mine AND o.revision = r.revision AND o.ends = r.ends
-        AND o.at + r.ttl <= :now LIMIT :limit)"""
 
 
 class _Row(NamedTuple):
@@ -131,17 +109,8 @@ class SqliteStore:
         await self._wire.close()
 
     async def load(self, key: Key) -> Record | None:
-        # Before the read: a renewal that lands after it must not look like an end.
-        now = self._clock.now()
-
-        def plain(db: apsw.Connection) -> tuple[bool, Record | None]:
-            row = _fetch(db, key)
-            if row is not None and not self._readable(row, now):
-                return False, None
-            return True, self._by_its_end(key, row, now) if row else None
-
-        readable, record = await self._wire.read(plain)
-        return record if readable else await self._wire.write(lambda db: self._live(db, key, _fetch(db, key)))
+        found = await self._select(_ONE, key, 1)
+        return found[0] if found else None
 
     async def swap(
         self, key: Key, expect: Record | None, value: bytes | None, ttl: float | Keep | None
@@ -189,26 +158,50 @@ class SqliteStore:
         return await self._select(_PAGE, (*(after or Key(root, "")), root[:-1] + "0"), limit)
 
     async def collect(self, limit: int) -> int:
-        def work(db: apsw.Connection) -> int:
-            gone = self._drop_over(db, limit)
-            return gone + self._drop_observed(db, limit - gone)
+        def look(db: apsw.Connection) -> list[Key]:
+            now = self._clock.now()
+            known = [(key, self._left(db, key, row, now)) for key, row in _rows(db, _ROWS, ())]
+            over = [key for key, left in known if left is not None and left <= 0]
+            unseen = [key for key, left in known if left is None]
+            # In any order: those that are renewed, and so seen anew each time, must not hide the others.
+            return over[:limit] + random.sample(unseen, min(limit, len(unseen)))
 
-        return await self._wire.write(work)
+        # Looking takes long in a large file and disturbs nobody; only what was found is locked and looked at again.
+        found = await self._wire.read(look)
+        return await self._wire.write(lambda db: sum(self._dropped(db, key) for key in found))
+
+    async def _select(self, statement: str, bindings: tuple[str, ...], limit: int | None) -> list[Record]:
+        """The live records a statement finds. Only the first sight of another clock's record needs a write."""
+
+        def look(db: apsw.Connection, *, observe: bool) -> list[Record] | None:
+            # Before the read: a renewal that lands after it must not look like an end.
+            now = self._clock.now()
+            found: list[Record] = []
+            for key, row in _rows(db, statement, bindings):
+                left = self._left(db, key, row, now)
+                if left is None and not observe:
+                    return None
+                record = _record(key, row, self._observed(db, key, row, now) if left is None else left)
+                if record is not None:
+                    found.append(record)
+                if len(found) == limit:
+                    break
+            return found
+
+        found = await self._wire.read(lambda db: look(db, observe=False))
+        if found is None:
+            found = await self._wire.write(lambda db: look(db, observe=True))
+        return found or []
 
     # What happens inside a transaction.
 
     def _live(self, db: apsw.Connection, key: Key, row: _Row | None) -> Record | None:
-        """The record, if it lives: by its own end where that can be read, else by observation."""
+        """The record, if it lives."""
         if row is None:
             return None
         now = self._clock.now()
-        if self._readable(row, now):
-            return self._by_its_end(key, row, now)
-        first = db.execute(_OBSERVED, (*key, self._mine)).fetchone()
-        if first is None or first[:2] != (row.revision, row.ends):
-            first = (row.revision, row.ends, now)
-            db.execute(_OBSERVE, (*key, self._mine, *first))
-        return _record(key, row, first[2] + (row.ttl or 0.0) - now)
+        left = self._left(db, key, row, now)
+        return _record(key, row, self._observed(db, key, row, now) if left is None else left)
 
     def _put(
         self, db: apsw.Connection, key: Key, found: Record | None, value: bytes, ttl: float | Keep | None
@@ -222,7 +215,7 @@ class SqliteStore:
         ends = None if length is None else self._clock.now() + length
         db.execute(_PUT, (*key, value, revision, born, length, ends, self._mine))
         if revision % COLLECT_EVERY == 0:
-            self._drop_over(db, COLLECT_SOME)
+            self._drop_some(db, key)
         return Record(key, value, revision, born, length, length)
 
     def _touched(self, db: apsw.Connection, held: Record, ttl: float) -> tuple[Renewal, Record | None]:
@@ -232,55 +225,45 @@ class SqliteStore:
         db.execute(_TOUCH, (ttl, self._clock.now() + ttl, self._mine, *held.key))
         return Renewal.RENEWED, Record(held.key, found.value, found.revision, found.born, ttl, ttl)
 
-    def _drop_over(self, db: apsw.Connection, limit: int) -> int:
-        """Delete what is over by an end that this clock can read. Reads no more than it deletes."""
-        gone, now = 0, self._clock.now()
-        for clock in self._clocks(db, {Relation.SAME, Relation.ENDED}):
-            end = now if self._relation(clock) is Relation.SAME else math.inf
-            db.execute(_DROP, (clock, end, limit - gone))
-            gone += db.changes()
-        return gone
+    def _drop_some(self, db: apsw.Connection, key: Key) -> None:
+        """Look at a few records after this one, and go on from the first: in time every one gets its turn."""
+        near = list(_rows(db, _AFTER, (*key, COLLECT_SOME)))
+        near += _rows(db, _AFTER, ("", "", COLLECT_SOME - len(near)))
+        for other, row in near:
+            left = self._left(db, other, row, self._clock.now())
+            if left is not None and left <= 0:
+                db.execute(_DELETE, other)
 
-    def _drop_observed(self, db: apsw.Connection, limit: int) -> int:
-        """Delete what other clocks wrote and this one has observed for long enough; start observing the rest."""
-        gone, now = 0, self._clock.now()
-        for clock in self._clocks(db, {Relation.FOREIGN}):
-            bindings = {"mine": self._mine, "theirs": clock, "now": now, "limit": limit - gone}
-            db.execute(_DROP_OBSERVED, bindings)
-            gone += db.changes()
-            db.execute(_OBSERVE_SOME, bindings)
-        return gone
+    def _dropped(self, db: apsw.Connection, key: Key) -> bool:
+        row = _fetch(db, key)
+        over = row is not None and self._live(db, key, row) is None
+        if over:
+            db.execute(_DELETE, key)
+        return over
 
-    def _clocks(self, db: apsw.Connection, wanted: set[Relation]) -> list[str]:
-        clocks = [str(clock) for (clock,) in db.execute(_CLOCKS)]
-        return [clock for clock in clocks if self._relation(clock) in wanted]
+    # Whether a record lives, by this clock.
 
-    async def _select(self, statement: str, bindings: tuple[str, ...], limit: int | None) -> list[Record]:
-        def plain(db: apsw.Connection) -> list[Record] | None:
-            now = self._clock.now()
-            found: list[Record] = []
-            for key, row in _rows(db, statement, bindings):
-                if not self._readable(row, now):
-                    return None
-                record = self._by_its_end(key, row, now)
-                found += [record] if record else []
-                if len(found) == limit:
-                    break
-            return found
+    def _left(self, db: apsw.Connection, key: Key, row: _Row, now: float) -> float | None:
+        """The seconds a record has left: by its own end where that can be read, else by what was observed.
 
-        def observing(db: apsw.Connection) -> list[Record]:
-            found: list[Record] = []
-            for key, row in _rows(db, statement, bindings):
-                record = self._live(db, key, row)
-                found += [record] if record else []
-                if len(found) == limit:
-                    break
-            return found
+        Infinite for a lasting record. None for one whose end cannot be read and that
+        was not observed yet: its time begins with `_observed`.
+        """
+        if row.ends is None or row.ttl is None:
+            return math.inf
+        related = self._relation(row.clock)
+        if related is Relation.ENDED:
+            return 0.0
+        # Further away than its ttl: a machine put back to a snapshot, while its disk went on.
+        if related is Relation.SAME and row.ends - now <= row.ttl * PLAUSIBLE:
+            return row.ends - now
+        first = db.execute(_FIRST_SEEN, (*key, self._mine)).fetchone()
+        return first[2] + row.ttl - now if first and first[:2] == (row.revision, row.ends) else None
 
-        found = await self._wire.read(plain)
-        return found if found is not None else await self._wire.write(observing)
-
-    # Clocks.
+    def _observed(self, db: apsw.Connection, key: Key, row: _Row, now: float) -> float:
+        """Begin to observe a record, in the file so that others of this clock can go on; the seconds it has left."""
+        db.execute(_OBSERVE, (*key, self._mine, row.revision, row.ends, now))
+        return row.ttl or 0.0
 
     def _relation(self, clock: str) -> Relation:
         known = self._relations.get(clock)
@@ -288,32 +271,19 @@ class SqliteStore:
             known = self._relations[clock] = relation(self._clock.domain, read_domain(clock))
         return known
 
-    def _readable(self, row: _Row, now: float) -> bool:
-        """Whether the end in the row means something to this clock."""
-        if row.ends is None or row.ttl is None:
-            return True
-        related = self._relation(row.clock)
-        if related is Relation.SAME:
-            # Not after a machine was put back to a snapshot while its disk went on.
-            return row.ends - now <= row.ttl * PLAUSIBLE
-        return related is Relation.ENDED
-
-    def _by_its_end(self, key: Key, row: _Row, now: float) -> Record | None:
-        if row.ends is None:
-            return Record(key, row.value, row.revision, row.born, None, None)
-        return _record(key, row, row.ends - now) if self._relation(row.clock) is Relation.SAME else None
-
 
 def _record(key: Key, row: _Row, left: float) -> Record | None:
-    return Record(key, row.value, row.revision, row.born, row.ttl, left) if left > 0 else None
+    if left <= 0:
+        return None
+    return Record(key, row.value, row.revision, row.born, row.ttl, None if row.ttl is None else left)
 
 
 def _fetch(db: apsw.Connection, key: Key) -> _Row | None:
-    row = db.execute(_ROW, key).fetchone()
-    return _checked(row) if row else None
+    row = db.execute(_ONE, key).fetchone()
+    return _checked(row[:6]) if row else None
 
 
-def _rows(db: apsw.Connection, statement: str, bindings: tuple[str, ...]) -> Iterator[tuple[Key, _Row]]:
+def _rows(db: apsw.Connection, statement: str, bindings: tuple[str | int, ...]) -> Iterator[tuple[Key, _Row]]:
     return ((msgspec.convert(row[6:], Key), _checked(row[:6])) for row in db.execute(statement, bindings))
 
 

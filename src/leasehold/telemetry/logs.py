@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from leasehold.engine import events
+from leasehold.errors import one_line
 
 _log = logging.getLogger("leasehold")
 
@@ -17,8 +18,8 @@ def log_event(event: events.Event) -> None:
     told = isinstance(event, _WARNINGS) or (isinstance(event, events.Released) and event.removed is None)
     level = logging.WARNING if told else logging.DEBUG
     if _log.isEnabledFor(level):
-        fields = {"key": event.scope, "holder": event.holder, "token": getattr(event, "token", None)}
-        _log.log(level, "%s: %s", event.scope, _sentence(event), extra=fields)
+        fields = events.log_fields(event.scope, event.holder, getattr(event, "token", None))
+        _log.log(level, "%s: %s", one_line(event.scope), one_line(_sentence(event)), extra=fields)
 
 
 def _sentence(event: events.Event) -> str:  # noqa: C901, PLR0911  one sentence for each event, nothing else

@@ -23,7 +23,7 @@ class VirtualClock:
     """A clock that stands still until it is advanced."""
 
     def __init__(self, start: float = 1000.0, domain: ClockDomain | None = None) -> None:
-        self.domain = domain or ClockDomain(machine="virtual", boot="virtual", shifted=False)
+        self.domain: ClockDomain = domain or ClockDomain(machine="virtual", boot="virtual", shifted=False)
         self._now = start
         self._lock = threading.Lock()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []

@@ -33,7 +33,7 @@ class Contender:
     """The test's side of one such process."""
 
     def __init__(self, url: str, colour: str = "blocking") -> None:
-        self.process = subprocess.Popen(
+        self.process: subprocess.Popen[str] = subprocess.Popen(
             [sys.executable, "-m", "leasehold.testing.contender", url, colour],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -30,10 +30,10 @@ class Direction:
     """What happens to bytes on their way in one direction."""
 
     def __init__(self) -> None:
-        self.bytes = 0
+        self.bytes: int = 0
         self.blackhole = False
         self.latency = 0.0
-        self.slice = CHUNK
+        self.slice: int = CHUNK
 
 
 class Proxy:
@@ -43,10 +43,10 @@ class Proxy:
         self._upstream = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.requests = Direction()
-        self.replies = Direction()
-        self.connections = 0
-        self.flights = 0
+        self.requests: Direction = Direction()
+        self.replies: Direction = Direction()
+        self.connections: int = 0
+        self.flights: int = 0
         self.refusing = False
         self._talks: set[_Talk] = set()
         self._lock = threading.Lock()

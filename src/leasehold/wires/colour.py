@@ -58,7 +58,7 @@ class Blocking:
     """The colour of threads: every await returns at once or blocks its own thread."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+        self.clock: Clock = clock
 
     def signal(self) -> Signal:
         return _ThreadSignal(self.clock)

@@ -21,8 +21,8 @@ class Looped:
     """The colour of one running event loop."""
 
     def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.loop = asyncio.get_running_loop()
+        self.clock: Clock = clock
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="leasehold")
 
     def signal(self) -> Signal:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import stat
 import threading
@@ -26,7 +25,8 @@ from typing import TypeVar
 
 import apsw
 
-from leasehold.errors import InvalidInput, PermissionDenied, StoreDamaged, StoreError, StoreUnavailable
+from leasehold.errors import InvalidInput, PermissionDenied, StoreDamaged, StoreError, StoreUnavailable, shown
+from leasehold.wires.chance import chance
 from leasehold.wires.colour import Colour
 
 T = TypeVar("T")
@@ -283,7 +283,7 @@ class _Link:
     def _wait_a_little(self, _: int) -> bool:
         if time.monotonic() >= self.until:
             return False
-        time.sleep(random.uniform(0.0001, 0.001))  # noqa: S311  spreads contenders, keeps no secret
+        time.sleep(0.0001 + 0.0009 * chance())
         return True
 
 
@@ -343,7 +343,7 @@ def check_place(path: str, mounts: str) -> None:
     folder = os.path.dirname(path)
     around, found = _stat(folder), _stat(path)
     if around is None or not stat.S_ISDIR(around.st_mode):
-        raise InvalidInput("url", path, f"the folder {folder} does not exist; create it first")
+        raise InvalidInput("url", path, f"the folder {shown(folder)} does not exist; create it first")
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise InvalidInput("url", path, "must name a plain file, not a folder or a device")
     if found is not None and found.st_nlink > 1:

@@ -19,7 +19,9 @@ with open(mark, "w"):
 end = time.monotonic() + patience
 while len(os.listdir(folder)) < 2 and time.monotonic() < end:
     time.sleep(0.005)
-with open(path, "w") as file:
+# Whole or not at all: what is to be lost here are increments, not halves of a number.
+with open(f"{mark}.new", "w") as file:
     file.write(str(number + 1))
+os.replace(f"{mark}.new", path)
 if patience < 1:
     os.remove(mark)

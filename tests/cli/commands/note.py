@@ -1,4 +1,4 @@
-"""Notes its start, the signals it gets and the beats of its heart into a file, until it is ended.
+"""Notes its start, the signals it gets and its heartbeat into a file, until it is ended or two minutes are over.
 
     note.py FILE [deaf] [slow] [group]
 
@@ -44,6 +44,8 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(number) is not signal.SIG_IGN:
         signal.signal(number, heard)
 note("start")
-while True:
+# Never for long, should a test have failed to end it.
+tired = time.monotonic() + 120
+while time.monotonic() < tired:
     os.pwrite(beat, now().encode(), 0)
     time.sleep(0.002)

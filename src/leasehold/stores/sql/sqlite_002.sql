@@ -7,9 +7,6 @@ ALTER TABLE records RENAME TO records_2;
 ALTER TABLE records_2 RENAME COLUMN boot TO clock;
 UPDATE records_2 SET clock = clock || '  ';
 
--- Finds what is over without reading the rest. Lasting records are not in it.
-CREATE INDEX records_2_by_end ON records_2 (clock, ends) WHERE ends IS NOT NULL;
-
 -- What the reader of one clock first saw, and when, of an end it cannot read.
 CREATE TABLE observations (
     family   TEXT    NOT NULL,

@@ -22,7 +22,7 @@ from leasehold.extras import require
 from leasehold.testing.conformance.arena import Arena, MakeWorld, World
 from leasehold.testing.conformance.exercise import claims, exercises
 
-pytest = require("pytest", feature="the conformance suite", extra="testing")
+pytest: Any = require("pytest", feature="the conformance suite", extra="testing")
 
 from leasehold.testing.conformance.client_laws import ClientLaws  # noqa: E402  these need pytest
 from leasehold.testing.conformance.fault_laws import FaultLaws  # noqa: E402

@@ -227,7 +227,7 @@ class Arena:
         self.world = world
         self.colour: ColourName = colour
         self.used: set[str] = set()
-        self.loop = _start_loop() if colour == "asyncio" else None
+        self.loop: asyncio.AbstractEventLoop | None = _start_loop() if colour == "asyncio" else None
         self._people: list[Person] = []
         self._clients: list[Client] = []
         self._stores: list[StoreFace] = []

@@ -63,6 +63,8 @@ class ClientLaws:
         late = ada.acquire("job", ttl=TTL)
         ada.store.down()
         arena.elapse(1.1 * TTL)
+        # Told, and so no longer renewed: what follows is the late call's doing alone.
+        arena.eventually(lambda: any(isinstance(event, events.Lost) for event in ada.events))
         ada.store.up()
         mine = bob.acquire("job", ttl=TTL, wait=0)
         assert late.release() is False
@@ -75,6 +77,8 @@ class ClientLaws:
         late = ada.acquire("job", ttl=TTL)
         ada.store.down()
         arena.elapse(1.1 * TTL)
+        # Told, and so no longer renewed: what follows is the late call's doing alone.
+        arena.eventually(lambda: any(isinstance(event, events.Lost) for event in ada.events))
         ada.store.up()
         mine = bob.acquire("job", ttl=TTL, wait=0)
         assert late.renew() is Renewal.LOST

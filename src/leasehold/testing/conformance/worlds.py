@@ -17,7 +17,7 @@ class MemoryWorld:
     url = None
 
     def __init__(self, folder: Path) -> None:  # noqa: ARG002  it needs none
-        self.clock = VirtualClock()
+        self.clock: VirtualClock = VirtualClock()
         self._memory = Memory(self.clock)
 
     def store(self, colour: Colour) -> Store:
@@ -37,8 +37,8 @@ class SqliteWorld:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.clock = VirtualClock()
-        self.url = f"sqlite://{folder / 'leases.db'}"
+        self.clock: VirtualClock = VirtualClock()
+        self.url: str = f"sqlite://{folder / 'leases.db'}"
 
     def store(self, colour: Colour) -> Store:
         return open_store(self.url, timeout=5.0, colour=colour)
