@@ -48,8 +48,8 @@ def test_an_interrupt_while_waiting_leaves_nothing_behind(url: str) -> None:
     program = """
         import leasehold, sys
         locks = leasehold.connect(sys.argv[1])
-        print("waiting", flush=True)
         try:
+            print("waiting", flush=True)
             locks.acquire("job", ttl=600)
         except KeyboardInterrupt:
             print("interrupted", locks.inspect("job").holder)

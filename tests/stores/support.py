@@ -27,7 +27,7 @@ ROOT_OF_KEYS = "app//"
 class Driven:
     """The verbs of a store as plain calls of the blocking colour."""
 
-    def __init__(self, path: Path, clock: Clock | None = None, options: str = "", timeout: float = 5.0) -> None:
+    def __init__(self, path: Path | str, clock: Clock | None = None, options: str = "", timeout: float = 5.0) -> None:
         self.colour = BlockingRuntime(clock or system_clock())
         self.store: Any = open_store(f"sqlite://{path}{options}", timeout=timeout, colour=self.colour)
         self.wire = self.store._wire
@@ -51,7 +51,7 @@ class Driven:
 
 
 @contextmanager
-def driven(path: Path, clock: Clock | None = None, options: str = "", timeout: float = 5.0) -> Iterator[Driven]:
+def driven(path: Path | str, clock: Clock | None = None, options: str = "", timeout: float = 5.0) -> Iterator[Driven]:
     """An open store, closed at the end."""
     store = Driven(path, clock, options, timeout)
     try:

@@ -134,7 +134,7 @@ def recorded(tmp_path: Path, options: str, cuts: int) -> tuple[list[Event], byte
     driven_once.close()
     base = path.read_bytes()
     with disk(checkpoint_every=20) as under, driven(path, options=options) as store:
-        return grants(store, under, max(cuts // 8, 50)), base
+        return grants(store, under, max(cuts // 4, 50)), base
 
 
 def lost_tokens(tmp_path: Path, events: list[Event], base: bytes, cuts: int) -> int:

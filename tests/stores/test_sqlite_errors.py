@@ -80,7 +80,7 @@ def test_a_link_and_its_target_are_one_store(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=rf"the folder {tmp_path}/none does not exist; create it first"):
+    with pytest.raises(InvalidInput, match=r"^url: the folder .* does not exist; create it first"):
         Driven(tmp_path / "none" / "leases.db")
 
 
@@ -105,6 +105,18 @@ def test_a_file_with_two_names_is_refused(tmp_path: Path) -> None:
 def test_a_name_the_file_system_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be a file"):
         Driven(tmp_path / ("x" * 300))
+
+
+def test_a_name_with_a_line_break_works_and_does_not_break_messages(tmp_path: Path) -> None:
+    path = tmp_path / "two\nlines.db"
+    raw(path, "CREATE TABLE theirs (x)")
+    with pytest.raises(StoreDamaged) as caught:
+        Driven(str(path).replace("\n", "%0A"))
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    with driven(str(path).replace("\n", "%0A")) as store:
+        assert store.grant().revision > 0
+    assert path.exists()
 
 
 def test_a_place_that_is_fine_is_not_refused(tmp_path: Path) -> None:

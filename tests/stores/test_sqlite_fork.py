@@ -23,7 +23,7 @@ def test_a_connection_that_is_not_closed_is_found_in_the_child(tmp_path: Path) -
 
 
 def test_threads_that_fork_at_the_same_time_do_not_trip_over_each_other(tmp_path: Path) -> None:
-    forks = count(50)
+    forks = count(200)
     seen = run("fork_by_threads", tmp_path / "leases.db", 4, forks)
     assert seen == {"problems": [], "granted": 4 * forks, "wires": 0}
 

@@ -51,7 +51,7 @@ class Terminal:
 def _foreground() -> int | None:
     try:
         return os.tcgetpgrp(STDIN)
-    except OSError:  # no terminal, or not the one of this session
+    except OSError:  # no terminal, or not the one that controls us
         return None
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from leasehold.wires.clock import Clock
 
 RETRY = 0.5
+RETRY_MAX = 60.0
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -47,13 +48,20 @@ class Doubts:
         self._clock = clock
         self._cleared = cleared
         self._open: list[Doubt] = []
+        self._pause = RETRY
         self.next_try: float | None = None
 
     def add(self, key: Key, secret: str, ttl: float) -> None:
         """Remember to look for it. Plain code: safe in the middle of a cancellation."""
         now = self._clock.now()
         self._open.append(Doubt(key, secret, now + ttl))
+        self._pause = RETRY
         self.next_try = now
+
+    def forget(self) -> None:
+        """In a forked child: what was left behind is the parent's to find."""
+        self._open.clear()
+        self.next_try = None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -65,7 +73,8 @@ class Doubts:
             if settled:
                 self._open.remove(doubt)
             self._cleared(doubt, cleared=settled)
-        self.next_try = self._clock.now() + RETRY if self._open else None
+        self.next_try = self._clock.now() + self._pause if self._open else None
+        self._pause = min(2 * self._pause, RETRY_MAX)
         return not self._open
 
     async def _settle(self, doubt: Doubt) -> bool:

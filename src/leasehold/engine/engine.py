@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,7 @@ class Engine:
         self.holder: str = holder or default_holder()
         self._observers = tuple(observers)
         self._kept: dict[tuple[Key, object], Grant] = {}
+        self._mutex = threading.Lock()
         self.closed: str | None = None
         self.doubts: Doubts = Doubts(store, self.clock, self._doubted)
         self.heartbeat: Heartbeat = Heartbeat(
@@ -118,11 +120,11 @@ class Engine:
         """Let go. True if our record was removed, False if it was gone already.
 
         Belief ends before the store is asked; if the store does not answer, the
-        record is in doubt, and a second call asks again.
+        record is in doubt, and a second call asks again. A closed client has let go of
+        everything it could.
         """
-        if grant.gone or grant.loss() == FORKED:
+        if grant.gone or self.closed is not None or grant.loss() == FORKED:
             return False
-        self.check_open()
         self.runtime.check_here()
         if grant.depth > 1:
             grant.depth -= 1
@@ -236,9 +238,11 @@ class Engine:
 
     def lose(self, grant: Grant, reason: str) -> None:
         """A grant ends against our will: mark it, then tell everybody, once."""
-        if grant.lost is not None or grant.released:
-            return
-        grant.lost = reason
+        # The beat and the watch may both have noticed.
+        with self._mutex:
+            if grant.lost is not None or grant.released:
+                return
+            grant.lost = reason
         self._drop(grant)
         self.emit(Lost(grant.scope, grant.hold.holder, grant.token, reason))
         self._end(grant)
@@ -276,10 +280,11 @@ class Engine:
         if self.closed is not None:
             return
         self.runtime.check_here()
+        # First: whoever is still acquiring is told, and leaves nothing that would have to be released.
+        self.closed = "the client was closed; connect again"
         await self._release_all()
         if len(self.doubts):
             await self.doubts.clear()
-        self.closed = "the client was closed; connect again"
         self.heartbeat.close()
         if self.heartbeat.helper is not None:
             self.heartbeat.helper.close()
@@ -289,13 +294,12 @@ class Engine:
     async def _release_all(self) -> None:
         answers = True
         for grant in self.heartbeat.held():
-            grant.depth = 1
             if not answers:
                 # One timeout is enough: the rest ends by its ttl.
                 self.lose(grant, "the client was closed while the store did not answer")
                 continue
             try:
-                await self.release(grant)
+                await self.runtime.finish(self._let_go(grant))
             except StoreError:
                 answers = False  # told to the observers as a release without an answer
 
@@ -303,7 +307,8 @@ class Engine:
         """Nothing is held here; threads and their locks stayed behind."""
         self.closed = self.closed or self.runtime.after_fork
         self._kept = {}
-        self.doubts = Doubts(self.store, self.clock, self._doubted)
+        self._mutex = threading.Lock()
+        self.doubts.forget()
         self.heartbeat.reset()
         self.holder = self._named or default_holder()
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from leasehold.errors import StoreDamaged
+from leasehold.errors import StoreDamaged, one_line
 from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
 from leasehold.rules.clocks import Relation, read_domain, relation, write_domain
 from leasehold.wires.colour import Colour
@@ -303,13 +303,16 @@ def _version(db: apsw.Connection) -> int:
     if db.execute("SELECT count(*) FROM sqlite_schema").get == 0:
         return 0
     if db.pragma("application_id") != APPLICATION_ID:
-        raise StoreDamaged(f"{db.filename} is a SQLite file of another program; give Leasehold a file of its own")
+        raise StoreDamaged(
+            f"{one_line(db.filename)} is a SQLite file of another program; give Leasehold a file of its own"
+        )
     version = db.execute("SELECT schema FROM state").get
     if not isinstance(version, int) or version < 1:
-        raise StoreDamaged(f"{db.filename} has lost its counter; move it away and start a new one")
+        raise StoreDamaged(f"{one_line(db.filename)} has lost its counter; move it away and start a new one")
     if version > SCHEMA:
         raise StoreDamaged(
-            f"{db.filename} has schema {version}, this Leasehold knows up to {SCHEMA}; update Leasehold on this host"
+            f"{one_line(db.filename)} has schema {version}, this Leasehold knows up to {SCHEMA}; "
+            "update Leasehold on this host"
         )
     return version
 

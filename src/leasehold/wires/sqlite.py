@@ -25,7 +25,7 @@ from typing import TypeVar
 
 import apsw
 
-from leasehold.errors import InvalidInput, PermissionDenied, StoreDamaged, StoreError, StoreUnavailable, shown
+from leasehold.errors import InvalidInput, PermissionDenied, StoreDamaged, StoreError, StoreUnavailable, one_line, shown
 from leasehold.wires.chance import chance
 from leasehold.wires.colour import Colour
 
@@ -75,7 +75,7 @@ class SqliteWire:
         await self._colour.call(self._open)
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """What `work` reads in a single statement."""
+        """What `work` reads. While a statement of it is open, it sees one state of the file."""
         return await self._colour.call(lambda: self._run(_Link.read, work))
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -95,39 +95,46 @@ class SqliteWire:
     def _run(
         self, verb: Callable[[_Link, Callable[[apsw.Connection], T]], T], work: Callable[[apsw.Connection], T]
     ) -> T:
-        link = self._take()
+        link = self._take(time.monotonic() + self._timeout)
         # After any error the connection closes: one in an unknown state helps nobody.
         keep = False
         try:
-            link.until = time.monotonic() + self._timeout
             result = verb(link, work)
             keep = True
         except apsw.Error as error:
             raise _our_error(self.path, error, applied=None if link.committing else False) from error
         except ValueError as error:
-            raise StoreDamaged(f"{self.path} holds values that Leasehold did not write ({error}); {DAMAGED}") from error
+            raise StoreDamaged(
+                f"{one_line(self.path)} holds values that Leasehold did not write ({error}); {DAMAGED}"
+            ) from error
         finally:
             self._give(link, keep=keep)
         return result
 
-    def _take(self) -> _Link:
+    def _take(self, until: float) -> _Link:
         with self._turn:
-            if not self._turn.wait_for(lambda: self._busy < CONNECTIONS and not self._forking, self._timeout):
-                raise StoreUnavailable(
-                    f"no connection to {self.path} became free in {self._timeout:g} s (there are {CONNECTIONS} at "
-                    "most, and none during a fork); use fewer threads at once, or a longer timeout",
-                    applied=False,
-                )
+            while self._forking or self._busy == CONNECTIONS:
+                self._wait_for_turn(until)
             self._busy += 1
             link = self._idle.pop() if self._idle else None
         try:
             if link is None:
-                return self._connect()
+                return self._connect(until)
+            link.until = until
             self._check_same_file(link)
         except BaseException:
             self._give(link, keep=False)
             raise
         return link
+
+    def _wait_for_turn(self, until: float) -> None:
+        if not self._turn.wait(until - time.monotonic()):
+            raise StoreUnavailable(
+                f"no connection to {one_line(self.path)} became free in {self._timeout:g} s "
+                f"(there are {CONNECTIONS} at most, and none during a fork); "
+                "use fewer threads at once, or a longer timeout",
+                applied=False,
+            )
 
     def _give(self, link: _Link | None, *, keep: bool) -> None:
         if link is not None and not keep:
@@ -140,15 +147,15 @@ class SqliteWire:
                 self._drop_idle()
             self._turn.notify_all()
 
-    def _connect(self) -> _Link:
+    def _connect(self, until: float) -> _Link:
         if self.path in _INHERITED:
             raise StoreUnavailable(
-                f"this process was forked while a call on {self.path} was under way and did not end in time; "
+                f"this process was forked while a call on {one_line(self.path)} was under way and did not end in time; "
                 "SQLite cannot use that file here. Start processes with subprocess or spawn instead of fork",
                 applied=False,
             )
         try:
-            link = _Link(self.path, time.monotonic() + self._timeout)
+            link = _Link(self.path, until)
             try:
                 ready = link.set_up(self._recognise, self._synchronous)
                 # Not by its inode: a new file may well get that of a deleted one.
@@ -169,8 +176,8 @@ class SqliteWire:
             self._prepared = False
             self._drop_idle()
         raise StoreUnavailable(
-            f"{self.path} was deleted or replaced while in use; leases in the old file are lost and the next call "
-            "opens the new one. Never move a lease file that is in use",
+            f"{one_line(self.path)} was deleted or replaced while in use; leases in the old file are lost "
+            "and the next call opens the new one. Never move a lease file that is in use",
             applied=False,
         )
 
@@ -288,7 +295,7 @@ class _Link:
 
 
 def _our_error(path: str, error: apsw.Error, *, applied: bool | None) -> StoreError:
-    said = f"{path}: {type(error).__name__}: {error}"
+    said = f"{one_line(path)}: {type(error).__name__}: {error}"
     match error:
         case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError():
             return StoreDamaged(f"{said}; this is not a healthy SQLite file; {DAMAGED}")
@@ -351,7 +358,7 @@ def check_place(path: str, mounts: str) -> None:
     kind = file_system_of(folder, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnavailable(
-            f"{path} lies on {kind}, a network file system, where SQLite cannot share a lease file safely; "
+            f"{one_line(path)} lies on {kind}, a network file system, where SQLite cannot share a lease file safely; "
             "put it on a local disk, or use a server store such as redis:// or postgresql://",
             applied=False,
         )
@@ -363,7 +370,9 @@ def _stat(path: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
-        raise PermissionDenied(f"{path}: {error.strerror}; this user must be able to reach the folder") from error
+        raise PermissionDenied(
+            f"{one_line(path)}: {error.strerror}; this user must be able to reach the folder"
+        ) from error
     except OSError as error:
         raise InvalidInput("url", path, f"cannot be a file: {error.strerror}") from error
 
