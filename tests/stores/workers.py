@@ -288,8 +288,9 @@ def fork_in_a_stuck_call(path: str) -> object:
 
 
 def fork_by_threads(path: str, threads: str, forks: str) -> object:
-    """Several threads fork at the same time; every child can use the store."""
+    """Several threads fork at the same time while others are in calls; every child can use the store."""
     problems: list[str] = []
+    over = threading.Event()
     with driven(Path(path), timeout=30) as store:
 
         def forker(number: int) -> None:
@@ -297,11 +298,19 @@ def fork_by_threads(path: str, threads: str, forks: str) -> object:
                 key = KEY._replace(member=f"{number}/{turn}")
                 problems.extend(str(code) for code in reap(fork_all([lambda key=key: store.grant(key)])) if code)
 
-        workers = [threading.Thread(target=forker, args=(number,)) for number in range(int(threads))]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        def traffic() -> None:
+            while not over.is_set():
+                store.load(KEY)
+
+        busy = [threading.Thread(target=traffic) for _ in range(2)]
+        forkers = [threading.Thread(target=forker, args=(number,)) for number in range(int(threads))]
+        for thread in (*busy, *forkers):
+            thread.start()
+        for thread in forkers:
+            thread.join()
+        over.set()
+        for thread in busy:
+            thread.join()
         return {"problems": problems, "granted": len(store.scan(KEY.family)), "wires": len(wire_file._FORKING)}
 
 

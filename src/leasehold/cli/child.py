@@ -32,7 +32,7 @@ class Child:
         """Start it. Raises OSError if it cannot be executed."""
         self._terminal = terminal
         self.code: int | None = None
-        self.stopped = False
+        self.stopped: bool = False
         prctl, parent = _prctl(), os.getpid()
         prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -56,7 +56,7 @@ class Child:
             close_fds=False,
             preexec_fn=prepare,  # noqa: PLW1509  the other threads hold nothing that `prepare` touches
         )
-        self.group = self._process.pid
+        self.group: int = self._process.pid
 
     def signal(self, number: int) -> None:
         """Signal the whole group. Harmless when it has ended."""

@@ -18,7 +18,7 @@ class Terminal:
     """The terminal on stdin, as far as it is ours to lend."""
 
     def __init__(self) -> None:
-        self.lent = False
+        self.lent: bool = False
         self._stopping = signal.getsignal(signal.SIGTTOU)
 
     def prepare(self) -> None:

@@ -1,7 +1,7 @@
 """Writes whose outcome nobody knows, until their trace is found and removed or cannot matter any more.
 
 A request that timed out or was cancelled may still be applied. Its secret is
-looked for under its key, at once and again until one ttl has passed: by then an
+looked for under its key, at once and ever less often until one ttl has passed: by then an
 orphan has ended by itself, except on stores where records share an expiry.
 """
 

@@ -84,7 +84,7 @@ class SqliteStore:
     """The five verbs on one file."""
 
     def __init__(self, wire: SqliteWire, colour: Colour, synchronous: str) -> None:
-        self.guarantees = Guarantees(
+        self.guarantees: Guarantees = Guarantees(
             store="sqlite",
             clock="the machine's boot clock; other clocks' leases are observed for one ttl",
             persistence=_PERSISTENCE[synchronous],

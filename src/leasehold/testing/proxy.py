@@ -31,8 +31,8 @@ class Direction:
 
     def __init__(self) -> None:
         self.bytes: int = 0
-        self.blackhole = False
-        self.latency = 0.0
+        self.blackhole: bool = False
+        self.latency: float = 0.0
         self.slice: int = CHUNK
 
 

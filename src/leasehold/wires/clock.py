@@ -49,7 +49,8 @@ class SystemClock:
     """The boot clock of this machine."""
 
     def __init__(self) -> None:
-        self.domain, self._offset = _read_domain()
+        domain, self._offset = _read_domain()
+        self.domain: ClockDomain = domain
 
     def now(self) -> float:
         return time.clock_gettime(_BOOT) - self._offset

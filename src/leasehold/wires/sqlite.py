@@ -52,7 +52,7 @@ class SqliteWire:
     """Connections to one file, handed out one call at a time."""
 
     def __init__(self, path: str, *, synchronous: str, timeout: float, colour: Colour) -> None:
-        self.path = path
+        self.path: str = path
         self._synchronous = synchronous
         self._timeout = timeout
         self._colour = colour
