@@ -190,6 +190,25 @@ def test_the_bodys_exception_during_a_loss_is_the_one_that_leaves() -> None:
     run(scene)
 
 
+def test_a_release_that_fails_does_not_mask_a_cancellation() -> None:
+    async def scene() -> None:
+        async with pair() as (_, locks, store, _):
+
+            async def body() -> None:
+                async with locks.hold("job", ttl=TTL):
+                    store.down(drop)
+                    await asyncio.Event().wait()
+
+            task = asyncio.create_task(body())
+            await turns()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert task.cancelled()
+
+    run(scene)
+
+
 def test_nested_reentrant_holds_leave_one_lease_lost() -> None:
     async def scene() -> None:
         async with pair() as (stage, locks, store, _):

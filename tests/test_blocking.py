@@ -13,6 +13,7 @@ import pytest
 
 import leasehold
 from leasehold import LeaseLost
+from leasehold.engine import grant
 from tests.support import PYTHON, eventually
 
 
@@ -146,6 +147,17 @@ def test_fork_while_other_threads_work_leaves_both_sides_usable(url: str) -> Non
                 thread.join()
         assert kept.held
         assert kept.release() is True
+
+
+def test_a_child_that_did_not_know_of_its_fork_would_believe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of every fork test: without the count of lives a child sees its parent's lease as held."""
+    monkeypatch.setattr(grant, "life", lambda: 0)
+    with leasehold.connect("memory://unaware") as locks:
+        lease = locks.acquire("job", ttl=30)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if lease.held else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_forked_child_has_a_memory_store_of_its_own() -> None:

@@ -7,6 +7,7 @@ stand guard over it. A law that still passes guards nothing.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from leasehold import client
 from leasehold.client import Hold
 from leasehold.engine import acquire, grant, heartbeat
 from leasehold.engine.doubt import Doubts
@@ -156,6 +158,19 @@ def trust_to_the_last_instant(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(grant, "trust_ends", lambda sent, ttl: sent + 2 * ttl)
 
 
+def deadlines_by_the_wall(patch: pytest.MonkeyPatch) -> None:
+    real = grant.Grant.loss
+    born = time.time()
+    patch.setattr(grant.Grant, "loss", lambda self: real(self) or ("late" if time.time() > born + self.ttl else None))
+
+
+def a_callback_in_the_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    def at_once(held: grant.Grant, callback: Callable[[], None]) -> None:
+        held.on_end.append(callback)
+
+    patch.setattr(client, "_tell", at_once)
+
+
 def no_doubt_list(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Doubts, "add", lambda *_: None)
 
@@ -283,6 +298,12 @@ CONTROLS = [
         "the loss is told after the end",
         ("test_a_loss_is_told_on_every_channel_before_the_store_frees_it",),
         patch=trust_to_the_last_instant,
+    ),
+    Control("deadlines by the wall clock", ("test_wall_clocks_decide_nothing",), patch=deadlines_by_the_wall),
+    Control(
+        "callbacks run in the heartbeat",
+        ("test_a_callback_that_blocks_or_raises_does_not_stop_the_heartbeat",),
+        patch=a_callback_in_the_heartbeat,
     ),
     Control(
         "an orphan is left behind",

@@ -58,7 +58,7 @@ def test_a_program_of_the_readme_runs_as_it_stands(number: int, tmp_path: Path) 
 
 def test_the_first_program_says_its_token(tmp_path: Path) -> None:
     done = run([PYTHON, "-c", blocks("python")[0].replace(SHOWN_STORE, f"sqlite://{tmp_path}/leases.db")], tmp_path)
-    assert re.fullmatch(r"only I work on invoice 42, with token \d+\n", done.stdout)
+    assert re.fullmatch(r"I hold invoice/42, with token \d+\n", done.stdout)
 
 
 @pytest.mark.parametrize("command", commands("leasehold "))

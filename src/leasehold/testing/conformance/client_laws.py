@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from leasehold.engine import events
-from leasehold.errors import AcquireTimeout, AlreadyHeld, LeaseLost
+from leasehold.errors import AcquireTimeout, AlreadyHeld, InvalidInput, LeaseLost
 from leasehold.model import Name, Renewal
 from leasehold.testing.conformance.arena import Arena, LeaseFace
 from leasehold.testing.conformance.exercise import exercises
@@ -322,11 +323,14 @@ class ClientLaws:
 
     @exercises("Lease.lost", "Locks.break_lease")
     def test_a_lease_the_store_no_longer_has_is_lost_at_the_next_renewal(self, arena: Arena) -> None:
+        """Elsewhere the callback never fired when a renewal met a conflict."""
         ada, bob = arena.client(), arena.client()
-        lease = ada.acquire("job", ttl=TTL)
+        called: list[object] = []
+        lease = ada.acquire("job", ttl=TTL, on_lost=called.append)
         bob.break_lease("job", reason="law", force=True)
         arena.elapse(0.4 * TTL)
-        arena.eventually(lease.lost.is_set)
+        arena.eventually(lambda: called == [lease.real])
+        assert lease.lost.is_set()
         assert "no longer has it" in lease.why_lost()
         assert lease.release() is False
 
@@ -342,6 +346,20 @@ class ClientLaws:
         with pytest.raises(LeaseLost, match="released"):
             lease.check()
         assert called == []
+
+    @exercises("Lease.held", "Lease.expires_in")
+    def test_wall_clocks_decide_nothing(self, arena: Arena) -> None:
+        """Deadlines by time.time(): a clock that was set took the lease away, or gave it twice."""
+        ada, bob = arena.client(), arena.client()
+        lease = ada.acquire("job", ttl=TTL)
+        for jump in (288.0, -288.0, 1e9, -1e9):
+            with pytest.MonkeyPatch.context() as patch:
+                wall = time.time()
+                patch.setattr(time, "time", lambda set_to=wall + jump: set_to)
+                assert lease.held
+                assert lease.expires_in > 0.8 * TTL
+                assert bob.try_acquire("job", ttl=TTL) is None
+                assert lease.renew() is Renewal.RENEWED
 
     @exercises("Locks.acquire")
     def test_max_hold_ends_a_lease_that_is_renewed_for_ever(self, arena: Arena) -> None:
@@ -426,6 +444,26 @@ class ClientLaws:
         assert [info.scope for info in bob.list()] == ["live"]
         assert live.held
         assert bob.acquire("job/4", ttl=TTL).token > last
+
+    # Bad input.
+
+    @exercises("Locks.acquire", "Locks.try_acquire", "Locks.inspect", "Locks.break_lease")
+    def test_bad_input_is_refused_before_anything_is_written(self, arena: Arena) -> None:
+        ada, store = arena.client(), arena.store()
+        for key in ("", "a" * 1025, "a" * 10_000_000, "nul\0", "\ud800", b"bytes", 7, None):
+            for verb in (ada.acquire, ada.try_acquire, ada.inspect, lambda given: ada.break_lease(given, reason="law")):
+                with pytest.raises(InvalidInput, match="scope: ") as told:
+                    verb(key)
+                assert len(str(told.value)) < 300
+        limit = ada.guarantees.ttl_max
+        for ttl in (0, -1, ada.guarantees.ttl_min / 2, 2 * limit, float("nan"), float("inf"), "30", None, True):
+            with pytest.raises(InvalidInput, match="ttl: "):
+                ada.acquire("job", ttl=ttl)
+        for field, wrong in (("wait", -1), ("max_hold", 0.001), ("metadata", {"why": 3}), ("on_lost", "print")):
+            with pytest.raises(InvalidInput, match=field):
+                ada.acquire("job", ttl=TTL, **{field: wrong})
+        assert store.page(ada.locks._engine.names.root, None, 10) == []  # noqa: SLF001  what no client shows
+        assert ada.store.calls["swap"] == 0
 
     # The client itself.
 

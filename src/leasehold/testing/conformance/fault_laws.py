@@ -195,16 +195,32 @@ class FaultLaws:
 
     @exercises("Lease.held")
     def test_a_callback_that_blocks_or_raises_does_not_stop_the_heartbeat(self, arena: Arena) -> None:
+        """A stop hook that outlived the deadline it was called for."""
         ada, bob = arena.client("ada"), arena.client("bob")
+        called: list[str] = []
+        never = ada.store.colour.signal()
 
-        def bad(_lease: object) -> None:
+        def raises(_lease: object) -> None:
+            called.append("raises")
             raise ZeroDivisionError
 
-        ada.acquire("doomed", ttl=TTL, on_lost=bad)
-        kept = ada.beside().acquire("kept", ttl=TTL)
-        bob.break_lease("doomed", reason="law", force=True)
+        def blocks(_lease: object) -> None:
+            called.append("blocks")
+            drive(never.wait())
+
+        async def hangs(_lease: object) -> None:
+            called.append("blocks")
+            await never.wait()
+
+        ada.acquire("doomed/1", ttl=TTL, on_lost=raises)
+        ada.acquire("doomed/2", ttl=TTL, on_lost=blocks if arena.loop is None else hangs)
+        kept = ada.acquire("kept", ttl=TTL)
+        for key in ("doomed/1", "doomed/2"):
+            bob.break_lease(key, reason="law", force=True)
         arena.live(kept, 2 * TTL)
+        assert sorted(called) == ["blocks", "raises"]
         assert kept.held
+        never.set()
 
     # The store is down.
 
