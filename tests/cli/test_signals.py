@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_what_a_command_leaves_in_the_background_is_not_waited_for(shell: Shell,
         assert not gone(left)
         assert shell("show", "k").returncode == codes.FREE
     finally:
-        subprocess.run(["/bin/kill", "-KILL", str(left)], check=True)
+        os.kill(left, signal.SIGKILL)
 
 
 def test_a_signal_ignored_from_the_start_stays_ignored(shell: Shell, notes: Notes) -> None:

@@ -6,7 +6,6 @@ that turn the direction of writing. People see them escaped; JSON is plain ASCII
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -14,6 +13,7 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 from leasehold.cli.codes import NOT_WRITTEN, PIPE_CLOSED
 from leasehold.model import LeaseInfo
@@ -27,8 +27,7 @@ def say(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        # On its way out Python tries once more to write what is left: let it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up(sys.stdout)
         if isinstance(error, BrokenPipeError):
             raise SystemExit(PIPE_CLOSED) from None
         complain(f"the answer could not be written: {error.strerror}")
@@ -43,8 +42,15 @@ def complain(text: str) -> None:
 def tell(line: str) -> None:
     """A line on stderr, if anybody is there to read it: that nobody is must not change an exit code."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError):
+        try:
             print(line, file=sys.stderr, flush=True)
+        except OSError:
+            _give_up(sys.stderr)
+
+
+def _give_up(stream: TextIO) -> None:
+    # On its way out Python tries once more to write what is left, and exits with 120 if that fails: let it.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def as_json(value: object) -> str:

@@ -69,6 +69,13 @@ _FIRST_SEEN = "SELECT revision, ends, at FROM observations WHERE family = ? AND 
 _OBSERVE = "INSERT OR REPLACE INTO observations VALUES (?, ?, ?, ?, ?, ?)"
 
 
+# Read now: a program may give up its rights, or its place in the file system, before it opens a store.
+_STEPS = [
+    (Path(__file__).with_name("sql") / f"sqlite_{step:03}.sql").read_text(encoding="utf-8")
+    for step in range(1, SCHEMA + 1)
+]
+
+
 class _Row(NamedTuple):
     """A record as it stands in the file. Lasting ones have neither ttl nor end."""
 
@@ -324,8 +331,8 @@ def _is_ready(db: apsw.Connection) -> bool:
 def _prepare(db: apsw.Connection) -> None:
     """Create or migrate the tables and raise the counter. All or nothing, by one process at a time."""
     version = _version(db)
-    for step in range(version + 1, SCHEMA + 1):
-        db.execute((Path(__file__).with_name("sql") / f"sqlite_{step:03}.sql").read_text(encoding="utf-8"))
+    for step in _STEPS[version:]:
+        db.execute(step)
     if version < SCHEMA:
         db.pragma("application_id", APPLICATION_ID)
         db.execute("UPDATE state SET schema = ?", (SCHEMA,))
