@@ -22,13 +22,18 @@ GREEDY = dedent("""
 
     url, helper = sys.argv[1], sys.argv[2] == "helper"
     locks = leasehold.connect(url, helper=helper)
-    lease = locks.acquire("job", ttl=1.0)
-    size, took = 200_000, 0.0
-    while took < 2.2:
+
+    def keep_the_gil(size):
         begun = time.monotonic()
         pow(3, size)
-        took = time.monotonic() - begun
-        size *= 2
+        return time.monotonic() - begun
+
+    # Large enough to hold it for 6.6 seconds: the cost of a power grows with the 1.585th power of its size.
+    size = 1_600_000
+    size = int(size * (6.6 / keep_the_gil(size)) ** (1 / 1.585))
+    lease = locks.acquire("job", ttl=3.0)
+    while keep_the_gil(size) < 6.0:
+        size = int(size * 1.2)
     print(json.dumps({"held": lease.held, "lost": lease.lost.is_set(), "released": lease.release()}))
 """)
 
@@ -66,7 +71,7 @@ def test_a_lease_kept_by_the_helper_is_lost_when_somebody_breaks_it(url: str) ->
 def test_a_helper_that_dies_is_replaced_by_the_program_itself(url: str) -> None:
     seen: list[events.Event] = []
     with leasehold.connect(url, helper=True, observers=[seen.append]) as locks:
-        lease = locks.acquire("job", ttl=1.5)
+        lease = locks.acquire("job", ttl=3.0)
         helper = locks._engine.heartbeat.helper
         assert helper is not None
         os.kill(helper.process.pid, signal.SIGKILL)
@@ -74,7 +79,7 @@ def test_a_helper_that_dies_is_replaced_by_the_program_itself(url: str) -> None:
         begun = len(seen)
         eventually(lambda: sum(isinstance(event, events.Renewed) for event in seen[begun:]) >= 2)
         assert lease.held
-        assert locks.acquire("another", ttl=1.5).held
+        assert locks.acquire("another", ttl=3.0).held
 
 
 def test_the_helper_ends_with_its_program(url: str) -> None:
