@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from leasehold.engine.doubt import Doubts
 from leasehold.engine.events import Event, Lagged, Renewed, Unanswered
 from leasehold.engine.grant import Grant, is_ours, read_hold
-from leasehold.errors import StoreError, StoreUnavailable
+from leasehold.errors import StoreUnavailable
 from leasehold.model import Record, Renewal
 from leasehold.rules.timing import is_late, next_try
 from leasehold.wires.chance import chance
@@ -121,7 +121,11 @@ class Heartbeat:
                     applied=False,
                 )
         if grant.slot is not None and self.helper is not None:
-            await self.helper.drop(grant, until)
+            try:
+                await self.helper.drop(grant, until)
+            except BaseException:
+                self.unclaim(grant)
+                raise
 
     def unclaim(self, grant: Grant) -> None:
         """Let the next one."""
@@ -136,11 +140,11 @@ class Heartbeat:
 
     async def renew(self, grants: list[Grant]) -> list[Renewal]:
         """Renew claimed grants in one store call, settle each, and let them go."""
-        clear = await self._doubts.clear() if len(self._doubts) else True
-        sent = self._runtime.clock.now()
         try:
+            clear = not self._store.guarantees.shared_expiry or await self._doubts.clear()
+            sent = self._runtime.clock.now()
             answers = await self._touch(grants)
-            if not clear and self._store.guarantees.shared_expiry:
+            if not clear:
                 # An orphan may hang on the same session: this renewal kept it alive, so it must not count.
                 answers = [(Renewal.UNKNOWN, None)] * len(grants)
             return [self._settle(grant, *answer, sent) for grant, answer in zip(grants, answers, strict=True)]
@@ -151,9 +155,9 @@ class Heartbeat:
     async def _touch(self, grants: list[Grant]) -> list[tuple[Renewal, Record | None]]:
         try:
             return await self._store.touch([(grant.record, grant.ttl) for grant in grants])
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001  told to the observers; not even a store's bug may stop the heart
             for grant in grants:
-                self._emit(Unanswered(grant.scope, grant.hold.holder, grant.token, str(error)))
+                self._emit(Unanswered(grant.scope, grant.hold.holder, grant.token, f"{type(error).__name__}: {error}"))
             return [(Renewal.UNKNOWN, None)] * len(grants)
 
     def _settle(self, grant: Grant, answer: Renewal, record: Record | None, sent: float) -> Renewal:

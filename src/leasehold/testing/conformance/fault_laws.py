@@ -193,6 +193,20 @@ class FaultLaws:
         ada.store.up()
         thaw.set()
 
+    @exercises("Lease.held", "Lease.renew")
+    def test_not_even_a_bug_in_the_store_stops_the_heartbeat(self, arena: Arena) -> None:
+        async def broken(_store: FaultyStore, _call: Call) -> None:
+            raise ZeroDivisionError
+
+        ada = arena.client("ada")
+        lease = ada.acquire("job", ttl=TTL)
+        ada.store.plan("touch", broken, broken, broken)
+        assert lease.renew() is Renewal.UNKNOWN
+        arena.live(lease, 2 * TTL)
+        assert lease.held
+        unanswered = [event for event in ada.events if isinstance(event, events.Unanswered)]
+        assert [event.error for event in unanswered] == ["ZeroDivisionError: "] * 3
+
     @exercises("Lease.held")
     def test_a_callback_that_blocks_or_raises_does_not_stop_the_heartbeat(self, arena: Arena) -> None:
         """A stop hook that outlived the deadline it was called for."""
