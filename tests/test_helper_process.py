@@ -34,12 +34,15 @@ GREEDY = dedent("""
     lease = locks.acquire("job", ttl=3.0)
     while keep_the_gil(size) < 6.0:
         size = int(size * 1.2)
-    print(json.dumps({"held": lease.held, "lost": lease.lost.is_set(), "released": lease.release()}))
+    found = {"held": lease.held, "lost": lease.lost.is_set()}
+    print(f"size {size}, reason {lease.why_lost()}", file=sys.stderr)
+    print(json.dumps({**found, "released": lease.release()}))
 """)
 
 
 def hold_the_gil(url: str, how: str) -> dict[str, bool]:
     done = subprocess.run([PYTHON, "-c", GREEDY, url, how], capture_output=True, text=True, timeout=100, check=True)
+    print(done.stderr)  # noqa: T201  Leasehold's own warnings, should the test fail
     found: dict[str, bool] = json.loads(done.stdout)
     return found
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from leasehold.engine.events import Attempt, Busy, Granted
-from leasehold.engine.grant import Grant, Hold, is_ours, read_hold, write_hold
+from leasehold.engine.grant import Grant, Hold, is_ours, is_revoked, read_hold, write_hold
 from leasehold.errors import AcquireTimeout, StoreUnavailable
 from leasehold.model import Conflict, Key, Record
 from leasehold.rules.backoff import Backoff, retry_after
@@ -75,21 +75,21 @@ class _Attempt:
         """One try: the grant, or the record in the way, or None after a pause because the store failed."""
         self.engine.check_open()
         sent = self.engine.clock.now()
-        if self.unsure is None:
-            self.unsure = sent
+        sure = self.unsure is None
+        first = self.unsure = sent if self.unsure is None else self.unsure
         try:
             answer = await self.engine.store.swap(self.ask.key, None, self.value, self.ask.ttl)
         except StoreUnavailable as error:
-            if error.applied is False and self.unsure == sent:
+            if sure and error.applied is False:
                 self.unsure = None
             await self.pause(error)
             return None
         self.failures = 0
         if not isinstance(answer, Conflict):
             return await self.granted(answer, sent)
-        if is_ours(answer.record, self.hold) and answer.record is not None:
-            return await self.granted(answer.record, self.unsure)
-        if self.unsure == sent:
+        if answer.record is not None and is_ours(answer.record, self.hold) and not is_revoked(answer.record):
+            return await self.granted(answer.record, first)
+        if sure:
             self.unsure = None
         return answer.record
 

@@ -61,6 +61,12 @@ def is_ours(record: Record | None, hold: Hold) -> bool:
     return found is not None and found.secret == hold.secret
 
 
+def is_revoked(record: Record) -> bool:
+    """Whether somebody broke the lease: then its owner may delete it, and nothing else."""
+    found = read_hold(record)
+    return found is not None and found.revoked is not None
+
+
 def describe(record: Record, scope: str) -> LeaseInfo:
     """A record as people see it: no secret, and no failure on what cannot be read."""
     hold = read_hold(record)

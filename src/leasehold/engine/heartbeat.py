@@ -68,13 +68,14 @@ class Heartbeat:
 
     def add(self, grant: Grant) -> None:
         """Keep this grant alive from now on."""
-        with self._mutex:
-            self._grants.add(grant)
-            beat, watch = grant.due < self._beat_at, grant.deadline < self._watch_at
-            self._beat_at = min(self._beat_at, grant.due)
-            self._watch_at = min(self._watch_at, grant.deadline)
         if self.helper is not None:
             self.helper.add(grant)
+        due = grant.due if grant.slot is None else math.inf
+        with self._mutex:
+            self._grants.add(grant)
+            beat, watch = due < self._beat_at, grant.deadline < self._watch_at
+            self._beat_at = min(self._beat_at, due)
+            self._watch_at = min(self._watch_at, grant.deadline)
         self._start()
         if beat:
             self._ring.set()

@@ -54,6 +54,27 @@ class FaultLaws:
         lease = ada.face(acquiring.result())
         assert arena.world.clock.now() + lease.expires_in <= sent[0] + 0.9 * TTL + 0.001
 
+    @exercises("Locks.acquire", "Locks.break_lease")
+    def test_a_hold_found_again_after_it_was_revoked_is_not_believed(self, arena: Arena) -> None:
+        ada, bob = arena.client("ada"), arena.client("bob")
+        revoked = ada.store.colour.signal()
+
+        async def cut_when_revoked(store: FaultyStore, call: Call) -> None:
+            await call()
+            await revoked.wait()
+            await drop(store, call)
+
+        ada.store.plan("swap", cut_when_revoked)
+        acquiring = ada.begin("acquire", "job", ttl=TTL)
+        arena.eventually(lambda: bob.inspect("job"))
+        broken = bob.break_lease("job", reason="law")
+        revoked.set()
+        arena.eventually(lambda: any(isinstance(event, events.Busy) for event in ada.events))
+        assert not acquiring.done()
+        arena.elapse(1.1 * TTL)
+        arena.eventually(acquiring.done)
+        assert ada.face(acquiring.result()).token > broken.token
+
     @exercises("Locks.acquire")
     def test_a_doubled_request_gives_one_hold(self, arena: Arena) -> None:
         ada, bob = arena.client("ada"), arena.client("bob")
