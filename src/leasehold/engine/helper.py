@@ -22,7 +22,7 @@ import msgspec
 
 from leasehold.engine.blocking import BlockingRuntime, drive
 from leasehold.engine.doubt import Doubts
-from leasehold.engine.events import HelperEnded
+from leasehold.engine.events import Event, HelperEnded, Lagged, Unanswered
 from leasehold.engine.grant import Grant, Hold, read_hold
 from leasehold.errors import InvalidInput, LeaseholdError, StoreUnavailable
 from leasehold.model import Key, Record
@@ -81,9 +81,24 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class Troubled(msgspec.Struct, frozen=True, tag=True):
+    """A renewal got no answer; the helper tries again."""
+
+    event: Unanswered
+
+
+class Late(msgspec.Struct, frozen=True, tag=True):
+    """The helper itself ran late."""
+
+    event: Lagged
+
+
+Answer = Ready | Dropped | Gone | Troubled | Late
+
 _orders = msgspec.json.Decoder(Start | Add | Drop)
-_answers = msgspec.json.Decoder(Ready | Dropped | Gone)
+_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 _write = msgspec.json.Encoder().encode
+_speaking = threading.Lock()
 
 
 # In the program.
@@ -182,6 +197,8 @@ class Helper:
                 self._take_back(answer.slot, answer.record)
             elif isinstance(answer, Gone) and (grant := self._slots.get(answer.slot)):
                 self._engine.lose(grant, answer.reason)
+            elif isinstance(answer, Troubled | Late):
+                self._engine.emit(answer.event)
         with self._mutex:
             self._ended = True
         self.process.wait()
@@ -246,8 +263,14 @@ def main() -> None:
         heartbeat.forget(grant)
         _answer(Gone(cast("_SharedGrant", grant).number, reason))
 
+    def tell(event: Event) -> None:
+        if isinstance(event, Unanswered):
+            _answer(Troubled(event))
+        elif isinstance(event, Lagged):
+            _answer(Late(event))
+
     doubts = Doubts(store, runtime.clock, lambda doubt, *, cleared: None)  # noqa: ARG005  the program tells its own
-    heartbeat = Heartbeat(store, runtime, doubts, timeout=start.timeout, lose=lose, emit=lambda _event: None)
+    heartbeat = Heartbeat(store, runtime, doubts, timeout=start.timeout, lose=lose, emit=tell)
     for line in sys.stdin.buffer:
         order = _orders.decode(line)
         if isinstance(order, Add):
@@ -282,9 +305,11 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _answer(answer: Ready | Dropped | Gone) -> None:
-    sys.stdout.buffer.write(_write(answer) + b"\n")
-    sys.stdout.buffer.flush()
+def _answer(answer: Answer) -> None:
+    # Heartbeat, watch and reader all speak; a line must stay whole.
+    with _speaking:
+        sys.stdout.buffer.write(_write(answer) + b"\n")
+        sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
