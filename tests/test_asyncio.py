@@ -48,6 +48,12 @@ class Stage:
             await turns()
 
 
+async def hold_on(locks: aio.Locks) -> None:
+    """A body that never leaves by itself."""
+    async with locks.hold("job", ttl=TTL):
+        await asyncio.Event().wait()
+
+
 async def turns(how_many: int = 30) -> None:
     for _ in range(how_many):
         await asyncio.sleep(0)
@@ -102,12 +108,7 @@ def test_a_lost_lease_cancels_the_body_and_leaves_as_lease_lost() -> None:
 def test_an_outer_cancellation_stays_one() -> None:
     async def scene() -> None:
         async with pair() as (stage, locks, _, other):
-
-            async def body() -> None:
-                async with locks.hold("job", ttl=TTL):
-                    await asyncio.Event().wait()
-
-            task = asyncio.create_task(body())
+            task = asyncio.create_task(hold_on(locks))
             await turns()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -122,12 +123,7 @@ def test_an_outer_cancellation_stays_one() -> None:
 def test_an_outer_cancellation_that_meets_a_loss_stays_a_cancellation() -> None:
     async def scene() -> None:
         async with pair() as (stage, locks, store, _):
-
-            async def body() -> None:
-                async with locks.hold("job", ttl=TTL):
-                    await asyncio.Event().wait()
-
-            task = asyncio.create_task(body())
+            task = asyncio.create_task(hold_on(locks))
             await turns()
             store.down(drop)
             stage.clock.advance(TTL)

@@ -26,6 +26,7 @@ pytest: Any = require("pytest", feature="the conformance suite", extra="testing"
 
 from leasehold.testing.conformance.client_laws import ClientLaws  # noqa: E402  these need pytest
 from leasehold.testing.conformance.fault_laws import FaultLaws  # noqa: E402
+from leasehold.testing.conformance.loss_laws import LossLaws  # noqa: E402
 from leasehold.testing.conformance.store_laws import StoreLaws  # noqa: E402
 
 __all__ = ["Arena", "Conformance", "MakeWorld", "World", "arenas", "claims", "exercises"]
@@ -33,7 +34,7 @@ __all__ = ["Arena", "Conformance", "MakeWorld", "World", "arenas", "claims", "ex
 COLOURS = ("blocking", "asyncio")
 
 
-class Conformance(StoreLaws, ClientLaws, FaultLaws):
+class Conformance(StoreLaws, ClientLaws, LossLaws, FaultLaws):
     """All laws that hold inside one process. Inherit in a test class; needs the `arena` fixture."""
 
 
