@@ -12,10 +12,15 @@ ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 
 
+# (where, chosen, full) of every count asked for; shown at the end of the run.
+COUNTS: list[tuple[str, int, int]] = []
+
+
 def count(full: int) -> int:
-    """How often to repeat: the full count in a soak run, else a tenth. Printed, so that a log shows it."""
+    """How often to repeat: the full count in a soak run, else a tenth. Shown at the end, so that a log tells it."""
     chosen = full if os.environ.get("LEASEHOLD_SOAK") else max(full // 10, 1)
-    print(f"repeats: {chosen} of {full}")  # noqa: T201  a test's log says what it ran
+    where = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0] or sys._getframe(1).f_globals["__name__"]
+    COUNTS.append((where, chosen, full))
     return chosen
 
 
