@@ -23,6 +23,10 @@ from leasehold.testing.conformance.arena import Arena, MakeWorld, World
 from leasehold.testing.conformance.exercise import claims, exercises
 
 pytest: Any = require("pytest", feature="the conformance suite", extra="testing")
+# So that a law that fails shows the values, wherever the suite is used.
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{laws}_laws" for laws in ("store", "client", "loss", "fault", "process")),
+)
 
 from leasehold.testing.conformance.client_laws import ClientLaws  # noqa: E402  these need pytest
 from leasehold.testing.conformance.fault_laws import FaultLaws  # noqa: E402
