@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 import msgspec
 
@@ -134,7 +134,7 @@ class Helper:
 
     def start(self, url: str, timeout: float) -> str | None:
         """Start the process: None once it has reached the store, else its problem. Blocks."""
-        with tempfile.TemporaryFile() as file:
+        with _memory() as file:
             file.truncate(SLOTS * 8)
             self._shared = memoryview(mmap.mmap(file.fileno(), SLOTS * 8)).cast("d")
             self.process = subprocess.Popen(
@@ -143,7 +143,9 @@ class Helper:
                 stdout=subprocess.PIPE,
                 pass_fds=(file.fileno(),),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                start_new_session=True,
+                # A group of its own: Ctrl-C is not meant for it. Not a session of its own: Linux shares the processor
+                # out among sessions, and this one was then left waiting for seconds on a busy machine.
+                process_group=0,
             )
             self._out, self._in = cast("IO[bytes]", self.process.stdin), cast("IO[bytes]", self.process.stdout)
             # The URL may hold a password: never on a command line.
@@ -222,6 +224,14 @@ class Helper:
         if signal is not None:
             signal.set()
         return True
+
+
+def _memory() -> BinaryIO:
+    # Never a file on a disk where that can be helped: writing to a mapped page waits for the disk to take it,
+    # and the helper would stand still whenever the disk is busy.
+    if sys.platform == "linux":
+        return open(os.memfd_create("leasehold"), "w+b")
+    return cast("BinaryIO", tempfile.TemporaryFile())
 
 
 # In the helper process.
