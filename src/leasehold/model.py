@@ -91,6 +91,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     ttl_max: float
     ttl_step: float
     batch: int
+    value_max: int
     shared_expiry: bool = False
 
 

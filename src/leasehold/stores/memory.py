@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.rules.values import MEBIBYTE, check_value
 from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Colour, Signal
 
@@ -27,6 +28,7 @@ GUARANTEES: Guarantees = Guarantees(
     ttl_max=86_400.0,
     ttl_step=0.0,
     batch=500,
+    value_max=MEBIBYTE,
 )
 
 
@@ -107,6 +109,7 @@ class MemoryStore:
     async def swap(
         self, key: Key, expect: Record | None, value: bytes | None, ttl: float | Keep | None
     ) -> Record | Conflict:
+        check_value(value, self.guarantees.value_max)
         memory = self._memory
         with memory.lock:
             row = memory.live(key)

@@ -26,6 +26,7 @@ import msgspec
 from leasehold.errors import StoreDamaged, one_line
 from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
 from leasehold.rules.clocks import Relation, read_domain, relation, write_domain
+from leasehold.rules.values import MEBIBYTE, check_value
 from leasehold.wires.colour import Colour
 from leasehold.wires.sqlite import SqliteWire
 
@@ -102,6 +103,7 @@ class SqliteStore:
             ttl_max=86_400.0,
             ttl_step=0.0,
             batch=500,
+            value_max=MEBIBYTE,
         )
         self._wire = wire
         self._colour = colour
@@ -122,6 +124,8 @@ class SqliteStore:
     async def swap(
         self, key: Key, expect: Record | None, value: bytes | None, ttl: float | Keep | None
     ) -> Record | Conflict:
+        check_value(value, self.guarantees.value_max)
+
         def work(db: apsw.Connection) -> Record | Conflict:
             row = _fetch(db, key)
             found = self._live(db, key, row)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from leasehold.wires.clock import Clock
 
@@ -39,6 +39,7 @@ class Signal(Protocol):
 class Colour(Protocol):
     """Blocking or asyncio, as far as a store needs to know."""
 
+    name: Literal["blocking", "asyncio"]
     clock: Clock
 
     def signal(self) -> Signal:
@@ -56,6 +57,8 @@ class Colour(Protocol):
 
 class Blocking:
     """The colour of threads: every await returns at once or blocks its own thread."""
+
+    name: Literal["blocking", "asyncio"] = "blocking"
 
     def __init__(self, clock: Clock) -> None:
         self.clock: Clock = clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Signal
@@ -19,6 +19,8 @@ WORKERS = 16
 
 class Looped:
     """The colour of one running event loop."""
+
+    name: Literal["blocking", "asyncio"] = "asyncio"
 
     def __init__(self, clock: Clock) -> None:
         self.clock: Clock = clock

@@ -45,6 +45,11 @@ class World(Protocol):
         ...
 
     @property
+    def ttl(self) -> float:
+        """The ttl laws work with. A world whose time is only roughly known needs a long one."""
+        ...
+
+    @property
     def url(self) -> str | None:
         """How another process reaches the same data; None declares that none can."""
         ...
@@ -225,6 +230,7 @@ class Arena:
 
     def __init__(self, world: World, colour: ColourName) -> None:
         self.world = world
+        self.ttl: float = world.ttl
         self.colour: ColourName = colour
         self.used: set[str] = set()
         self.loop: asyncio.AbstractEventLoop | None = _start_loop() if colour == "asyncio" else None

@@ -18,8 +18,6 @@ from leasehold.testing.conformance.arena import Arena, Client, LeaseFace
 from leasehold.testing.conformance.exercise import exercises
 from leasehold.testing.faults import Call, FaultyStore, cut, delay_reply, drop, duplicate, hang, hold_back, refuse
 
-TTL = 10.0
-
 
 class FaultLaws:
     """Laws of ambiguity."""
@@ -31,7 +29,7 @@ class FaultLaws:
         """Elsewhere the retry made a second hold, or waited for itself until the ttl."""
         ada = arena.client("ada")
         ada.store.plan("swap", cut)
-        acquiring = ada.begin("acquire", "job", ttl=TTL)
+        acquiring = ada.begin("acquire", "job", ttl=arena.ttl)
         arena.eventually(acquiring.done)
         lease = ada.face(acquiring.result())
         assert lease.held
@@ -49,10 +47,10 @@ class FaultLaws:
             await cut(store, call)
 
         ada.store.plan("swap", note_and_cut)
-        acquiring = ada.begin("acquire", "job", ttl=TTL)
+        acquiring = ada.begin("acquire", "job", ttl=arena.ttl)
         arena.eventually(acquiring.done)
         lease = ada.face(acquiring.result())
-        assert arena.world.clock.now() + lease.expires_in <= sent[0] + 0.9 * TTL + 0.001
+        assert arena.world.clock.now() + lease.expires_in <= sent[0] + 0.9 * arena.ttl + 0.001
 
     @exercises("Locks.acquire", "Locks.break_lease")
     def test_a_hold_found_again_after_it_was_revoked_is_not_believed(self, arena: Arena) -> None:
@@ -65,13 +63,13 @@ class FaultLaws:
             await drop(store, call)
 
         ada.store.plan("swap", cut_when_revoked)
-        acquiring = ada.begin("acquire", "job", ttl=TTL)
+        acquiring = ada.begin("acquire", "job", ttl=arena.ttl)
         arena.eventually(lambda: bob.inspect("job"))
         broken = bob.break_lease("job", reason="law")
         revoked.set()
         arena.eventually(lambda: any(isinstance(event, events.Busy) for event in ada.events))
         assert not acquiring.done()
-        arena.elapse(1.1 * TTL)
+        arena.elapse(1.1 * arena.ttl)
         arena.eventually(acquiring.done)
         assert ada.face(acquiring.result()).token > broken.token
 
@@ -79,21 +77,21 @@ class FaultLaws:
     def test_a_doubled_request_gives_one_hold(self, arena: Arena) -> None:
         ada, bob = arena.client("ada"), arena.client("bob")
         ada.store.plan("swap", duplicate)
-        lease = ada.acquire("job", ttl=TTL)
+        lease = ada.acquire("job", ttl=arena.ttl)
         assert lease.held
         assert lease.release() is True
-        assert bob.try_acquire("job", ttl=TTL).token > lease.token
+        assert bob.try_acquire("job", ttl=arena.ttl).token > lease.token
 
     @exercises("Locks.acquire")
     def test_a_reply_that_comes_after_the_trust_has_ended_is_not_believed(self, arena: Arena) -> None:
         """Counting the deadline from the reply let two clients hold at once."""
         ada, bob = arena.client("ada"), arena.client("bob")
-        ada.store.plan("swap", delay_reply(1.5 * TTL))
-        acquiring = ada.begin("acquire", "job", ttl=TTL, wait=0)
+        ada.store.plan("swap", delay_reply(1.5 * arena.ttl))
+        acquiring = ada.begin("acquire", "job", ttl=arena.ttl, wait=0)
         arena.eventually(lambda: ada.store.calls["swap"] and bob.inspect("job"))
-        arena.elapse(1.2 * TTL)
-        mine = bob.acquire("job", ttl=TTL, wait=0)
-        arena.elapse(0.4 * TTL)
+        arena.elapse(1.2 * arena.ttl)
+        mine = bob.acquire("job", ttl=arena.ttl, wait=0)
+        arena.elapse(0.4 * arena.ttl)
         arena.eventually(acquiring.done)
         assert isinstance(acquiring.exception(), AcquireTimeout | StoreUnavailable)
         assert bob.inspect("job").token == mine.token
@@ -101,16 +99,16 @@ class FaultLaws:
     @exercises("Locks.acquire", "Lease.held")
     def test_a_late_reply_is_believed_once_a_renewal_confirmed_it(self, arena: Arena) -> None:
         ada, bob = arena.client("ada"), arena.client("bob")
-        ada.store.plan("swap", delay_reply(0.95 * TTL))
-        acquiring = ada.begin("acquire", "job", ttl=TTL, wait=0)
+        ada.store.plan("swap", delay_reply(0.95 * arena.ttl))
+        acquiring = ada.begin("acquire", "job", ttl=arena.ttl, wait=0)
         arena.eventually(lambda: bob.inspect("job"))
-        arena.elapse(0.96 * TTL)
+        arena.elapse(0.96 * arena.ttl)
         arena.eventually(acquiring.done)
         lease = ada.face(acquiring.result())
         assert lease.held
         assert ada.store.calls["touch"] >= 1
-        arena.elapse(0.2 * TTL)
-        assert bob.try_acquire("job", ttl=TTL) is None
+        arena.elapse(0.2 * arena.ttl)
+        assert bob.try_acquire("job", ttl=arena.ttl) is None
 
     @exercises("Locks.acquire")
     def test_an_acquire_that_gave_up_leaves_no_orphan(self, arena: Arena) -> None:
@@ -118,8 +116,8 @@ class FaultLaws:
         ada, bob = arena.client("ada"), arena.client("bob")
         ada.store.plan("swap", cut)
         with pytest.raises(StoreUnavailable):
-            ada.acquire("job", ttl=TTL, wait=0)
-        arena.eventually(lambda: bob.try_acquire("job", ttl=TTL))
+            ada.acquire("job", ttl=arena.ttl, wait=0)
+        arena.eventually(lambda: bob.try_acquire("job", ttl=arena.ttl))
         assert _cleared(ada)
 
     @exercises("Locks.acquire")
@@ -128,17 +126,17 @@ class FaultLaws:
         ada, bob = arena.client("ada"), arena.client("bob")
         ada.store.plan("swap", hold_back)
         with pytest.raises(StoreUnavailable):
-            ada.acquire("job", ttl=TTL, wait=0)
+            ada.acquire("job", ttl=arena.ttl, wait=0)
         (late,) = ada.person.do(ada.store.deliver if arena.loop else lambda: drive(ada.store.deliver()))
         assert isinstance(late, Record)
-        arena.elapse(0.1 * TTL)
+        arena.elapse(0.1 * arena.ttl)
         arena.eventually(lambda: bob.inspect("job") is None)
 
     @exercises("Lease.release")
     def test_a_release_of_unknown_outcome_raises_and_can_be_repeated(self, arena: Arena) -> None:
         """Elsewhere the token was forgotten before the delete was confirmed, and the lock stuck."""
         ada, bob = arena.client("ada"), arena.client("bob")
-        lease = ada.acquire("job", ttl=TTL)
+        lease = ada.acquire("job", ttl=arena.ttl)
         ada.store.down(drop)
         with pytest.raises(StoreUnavailable):
             lease.release()
@@ -150,13 +148,13 @@ class FaultLaws:
     @exercises("Lease.release")
     def test_a_release_whose_reply_was_cut_removes_nothing_of_the_next_holder(self, arena: Arena) -> None:
         ada, bob = arena.client("ada"), arena.client("bob")
-        lease = ada.acquire("job", ttl=TTL)
+        lease = ada.acquire("job", ttl=arena.ttl)
         ada.store.plan("swap", cut)
         with pytest.raises(StoreUnavailable):
             lease.release()
-        mine = bob.acquire("job", ttl=TTL, wait=0)
+        mine = bob.acquire("job", ttl=arena.ttl, wait=0)
         assert lease.release() is False
-        arena.elapse(0.1 * TTL)
+        arena.elapse(0.1 * arena.ttl)
         assert bob.inspect("job").token == mine.token
         assert mine.held
 
@@ -168,7 +166,7 @@ class FaultLaws:
             ada.store.plan("swap", drop)
             return "done"
 
-        assert ada.within("job", body, ttl=TTL) == "done"
+        assert ada.within("job", body, ttl=arena.ttl) == "done"
         (released,) = [event for event in ada.events if isinstance(event, events.Released)]
         assert released.removed is None
 
@@ -178,8 +176,8 @@ class FaultLaws:
     def test_a_renewal_without_an_answer_extends_nothing_and_loses_nothing(self, arena: Arena) -> None:
         """A transient error is no loss; and it is no renewal."""
         ada = arena.client("ada")
-        lease = ada.acquire("job", ttl=TTL)
-        arena.elapse(0.1 * TTL)
+        lease = ada.acquire("job", ttl=arena.ttl)
+        arena.elapse(0.1 * arena.ttl)
         before = lease.expires_in
         for fault in (drop, cut, refuse):
             ada.store.plan("touch", fault)
@@ -191,9 +189,9 @@ class FaultLaws:
     @exercises("Lease.held", "Lease.expires_in")
     def test_the_heartbeat_tries_again_inside_the_lease(self, arena: Arena) -> None:
         ada = arena.client("ada")
-        lease = ada.acquire("job", ttl=TTL)
+        lease = ada.acquire("job", ttl=arena.ttl)
         ada.store.plan("touch", drop, refuse, cut)
-        arena.live(lease, 2 * TTL)
+        arena.live(lease, 2 * arena.ttl)
         assert lease.held
         assert ada.store.calls["touch"] > 3
 
@@ -202,15 +200,15 @@ class FaultLaws:
         """A renewal request with a timeout longer than the lease."""
         ada, bob = arena.client("ada"), arena.client("bob")
         called: list[object] = []
-        lease = ada.acquire("job", ttl=TTL, on_lost=called.append)
+        lease = ada.acquire("job", ttl=arena.ttl, on_lost=called.append)
         thaw = ada.store.colour.signal()
         ada.store.down(hang(thaw))
-        arena.elapse(0.5 * TTL)
+        arena.elapse(0.5 * arena.ttl)
         arena.eventually(lambda: ada.store.calls["touch"])
-        arena.elapse(0.41 * TTL)
+        arena.elapse(0.41 * arena.ttl)
         assert not lease.held
         arena.eventually(lambda: called)
-        assert bob.try_acquire("job", ttl=TTL) is None
+        assert bob.try_acquire("job", ttl=arena.ttl) is None
         ada.store.up()
         thaw.set()
 
@@ -220,10 +218,10 @@ class FaultLaws:
             raise ZeroDivisionError
 
         ada = arena.client("ada")
-        lease = ada.acquire("job", ttl=TTL)
+        lease = ada.acquire("job", ttl=arena.ttl)
         ada.store.plan("touch", broken, broken, broken)
         assert lease.renew() is Renewal.UNKNOWN
-        arena.live(lease, 2 * TTL)
+        arena.live(lease, 2 * arena.ttl)
         assert lease.held
         unanswered = [event for event in ada.events if isinstance(event, events.Unanswered)]
         assert [event.error for event in unanswered] == ["ZeroDivisionError: "] * 3
@@ -247,12 +245,12 @@ class FaultLaws:
             called.append("blocks")
             await never.wait()
 
-        ada.acquire("doomed/1", ttl=TTL, on_lost=raises)
-        ada.acquire("doomed/2", ttl=TTL, on_lost=blocks if arena.loop is None else hangs)
-        kept = ada.acquire("kept", ttl=TTL)
+        ada.acquire("doomed/1", ttl=arena.ttl, on_lost=raises)
+        ada.acquire("doomed/2", ttl=arena.ttl, on_lost=blocks if arena.loop is None else hangs)
+        kept = ada.acquire("kept", ttl=arena.ttl)
         for key in ("doomed/1", "doomed/2"):
             bob.break_lease(key, reason="law", force=True)
-        arena.live(kept, 2 * TTL)
+        arena.live(kept, 2 * arena.ttl)
         assert sorted(called) == ["blocks", "raises"]
         assert kept.held
         never.set()
@@ -265,7 +263,7 @@ class FaultLaws:
         for fault in (drop, refuse, cut):
             ada.store.plan("swap", fault)
             with pytest.raises(StoreUnavailable):
-                ada.try_acquire("job", ttl=TTL)
+                ada.try_acquire("job", ttl=arena.ttl)
 
     @exercises("Locks.hold")
     def test_hold_does_not_run_its_body_while_the_store_is_down(self, arena: Arena) -> None:
@@ -273,18 +271,18 @@ class FaultLaws:
         ada.store.down()
         ran: list[LeaseFace] = []
         with pytest.raises(StoreUnavailable):
-            ada.within("job", ran.append, ttl=TTL, wait=0)
+            ada.within("job", ran.append, ttl=arena.ttl, wait=0)
         assert ran == []
 
     @exercises("Locks.acquire")
     def test_a_waiting_acquire_survives_an_outage_inside_its_patience(self, arena: Arena) -> None:
         ada = arena.client("ada")
         ada.store.down(refuse)
-        acquiring = ada.begin("acquire", "job", ttl=TTL, wait=TTL)
-        arena.elapse(0.3 * TTL)
+        acquiring = ada.begin("acquire", "job", ttl=arena.ttl, wait=arena.ttl)
+        arena.elapse(0.3 * arena.ttl)
         assert not acquiring.done()
         ada.store.up()
-        arena.elapse(0.3 * TTL)
+        arena.elapse(0.3 * arena.ttl)
         arena.eventually(acquiring.done)
         assert ada.face(acquiring.result()).held
 
@@ -294,8 +292,8 @@ class FaultLaws:
         ada.store.down(refuse)
         bob.store.down(refuse)
         for acquiring, patience in (
-            (ada.begin("acquire", "job", ttl=TTL, wait=0.5 * TTL), 0.6 * TTL),
-            (bob.begin("acquire", "job", ttl=TTL), 1.1 * TTL),
+            (ada.begin("acquire", "job", ttl=arena.ttl, wait=0.5 * arena.ttl), 0.6 * arena.ttl),
+            (bob.begin("acquire", "job", ttl=arena.ttl), 1.1 * arena.ttl),
         ):
             arena.eventually(lambda: ada.store.calls["swap"])
             for _ in range(20):
@@ -311,14 +309,14 @@ class FaultLaws:
     def test_where_records_share_an_expiry_no_renewal_counts_while_one_is_in_doubt(self, arena: Arena) -> None:
         """The orphan of a lost reply lived on a shared etcd lease for as long as the client renewed anything."""
         ada = arena.client("ada", change=_shared)
-        lease = ada.acquire("kept", ttl=TTL)
+        lease = ada.acquire("kept", ttl=arena.ttl)
         ada.store.plan("swap", cut)
         ada.store.plan("load", *[drop] * 1000)
         with pytest.raises(StoreUnavailable):
-            ada.beside().acquire("orphan", ttl=TTL, wait=0)
+            ada.beside().acquire("orphan", ttl=arena.ttl, wait=0)
         assert lease.renew() is Renewal.UNKNOWN
         ada.store.forget_plans()
-        arena.elapse(0.06 * TTL)
+        arena.elapse(0.06 * arena.ttl)
         arena.eventually(lambda: ada.inspect("orphan") is None)
 
     # Secrets.
@@ -328,7 +326,7 @@ class FaultLaws:
         ada, store = arena.client("ada"), arena.store()
         secrets = set()
         for _ in range(5):
-            lease = ada.acquire("job", ttl=TTL)
+            lease = ada.acquire("job", ttl=arena.ttl)
             hold = read_hold(store.load(ada.locks._engine.key_of("job")))  # noqa: SLF001  what no client shows
             assert hold is not None
             assert len(hold.secret) >= 32

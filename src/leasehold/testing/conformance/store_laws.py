@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from leasehold.errors import InvalidInput
 from leasehold.model import KEEP, Conflict, Key, Record, Renewal
 from leasehold.testing.conformance.arena import Arena
 from leasehold.testing.conformance.exercise import exercises
 
-TTL = 10.0
 KEY = Key("app/t/name/laws", "lock")
 
 
@@ -23,18 +25,18 @@ class StoreLaws:
     def test_a_created_record_is_loaded_as_written(self, arena: Arena) -> None:
         store = arena.store()
         assert store.load(KEY) is None
-        made = store.swap(KEY, None, b"mine", TTL)
+        made = store.swap(KEY, None, b"mine", arena.ttl)
         assert isinstance(made, Record)
-        assert (made.value, made.born, made.ttl) == (b"mine", made.revision, TTL)
+        assert (made.value, made.born, made.ttl) == (b"mine", made.revision, arena.ttl)
         found = store.load(KEY)
         assert (found.key, found.value, found.revision, found.born) == (KEY, b"mine", made.revision, made.born)
-        assert 0 < found.left <= TTL
+        assert 0 < found.left <= arena.ttl
 
     @exercises("Store.swap")
     def test_a_live_record_stands_in_the_way_and_is_shown(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"mine", TTL)
-        answer = arena.store().swap(KEY, None, b"theirs", TTL)
+        made = store.swap(KEY, None, b"mine", arena.ttl)
+        answer = arena.store().swap(KEY, None, b"theirs", arena.ttl)
         assert isinstance(answer, Conflict)
         assert answer.record is not None
         assert (answer.record.value, answer.record.revision) == (b"mine", made.revision)
@@ -43,8 +45,8 @@ class StoreLaws:
     @exercises("Store.swap")
     def test_a_swap_repeated_after_a_lost_reply_meets_its_own_value(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"secret-1", TTL)
-        again = store.swap(KEY, None, b"secret-1", TTL)
+        made = store.swap(KEY, None, b"secret-1", arena.ttl)
+        again = store.swap(KEY, None, b"secret-1", arena.ttl)
         assert isinstance(again, Conflict)
         assert again.record is not None
         assert (again.record.value, again.record.revision) == (b"secret-1", made.revision)
@@ -53,7 +55,7 @@ class StoreLaws:
     def test_revisions_grow_over_many_lives_of_one_key(self, arena: Arena) -> None:
         store, last = arena.store(), 0
         for _ in range(41):
-            made = store.swap(KEY, None, b"x", TTL)
+            made = store.swap(KEY, None, b"x", arena.ttl)
             assert made.revision > last
             last = made.revision
             assert store.swap(KEY, made, None, None) == made
@@ -62,9 +64,9 @@ class StoreLaws:
     def test_a_stale_delete_does_not_remove_the_next_record(self, arena: Arena) -> None:
         """ZooKeeper's versions restart at 0, so that a late delete matched the next holder's node."""
         store = arena.store()
-        first = store.swap(KEY, None, b"same", TTL)
+        first = store.swap(KEY, None, b"same", arena.ttl)
         store.swap(KEY, first, None, None)
-        second = store.swap(KEY, None, b"same", TTL)
+        second = store.swap(KEY, None, b"same", arena.ttl)
         answer = store.swap(KEY, first, None, None)
         assert isinstance(answer, Conflict)
         assert answer.record is not None
@@ -74,38 +76,38 @@ class StoreLaws:
     @exercises("Store.swap")
     def test_a_stale_write_does_not_overwrite_the_next_record(self, arena: Arena) -> None:
         store = arena.store()
-        first = store.swap(KEY, None, b"first", TTL)
+        first = store.swap(KEY, None, b"first", arena.ttl)
         store.swap(KEY, first, None, None)
-        store.swap(KEY, None, b"second", TTL)
-        assert isinstance(store.swap(KEY, first, b"late", TTL), Conflict)
+        store.swap(KEY, None, b"second", arena.ttl)
+        assert isinstance(store.swap(KEY, first, b"late", arena.ttl), Conflict)
         assert store.load(KEY).value == b"second"
 
     @exercises("Store.swap")
     def test_a_write_expecting_a_deleted_record_does_not_resurrect_it(self, arena: Arena) -> None:
         """Kubernetes answers 201 to a PUT after a DELETE."""
         store = arena.store()
-        made = store.swap(KEY, None, b"x", TTL)
+        made = store.swap(KEY, None, b"x", arena.ttl)
         store.swap(KEY, made, None, None)
-        assert store.swap(KEY, made, b"late", TTL) == Conflict(None)
+        assert store.swap(KEY, made, b"late", arena.ttl) == Conflict(None)
         assert store.load(KEY) is None
 
     @exercises("Store.swap")
     def test_the_owners_rewrite_moves_the_revision_and_keeps_born(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"one", TTL)
-        changed = store.swap(KEY, made, b"two", TTL)
+        made = store.swap(KEY, None, b"one", arena.ttl)
+        changed = store.swap(KEY, made, b"two", arena.ttl)
         assert changed.revision > made.revision
         assert changed.born == made.born
-        assert isinstance(store.swap(KEY, made, b"three", TTL), Conflict)
+        assert isinstance(store.swap(KEY, made, b"three", arena.ttl), Conflict)
 
     @exercises("Store.swap", "Store.load")
     def test_keep_leaves_the_end_of_a_record_where_it_is(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"one", TTL)
-        arena.elapse(0.5 * TTL)
+        made = store.swap(KEY, None, b"one", arena.ttl)
+        arena.elapse(0.5 * arena.ttl)
         store.swap(KEY, made, b"two", KEEP)
-        assert store.load(KEY).left <= 0.5 * TTL
-        arena.elapse(0.55 * TTL)
+        assert store.load(KEY).left <= 0.5 * arena.ttl
+        arena.elapse(0.55 * arena.ttl)
         assert store.load(KEY) is None
 
     @exercises("Store.swap", "Store.load")
@@ -113,49 +115,49 @@ class StoreLaws:
         store = arena.store()
         made = store.swap(KEY, None, b"forever", None)
         assert made.ttl is None
-        arena.elapse(3 * TTL)
+        arena.elapse(3 * arena.ttl)
         assert store.load(KEY).value == b"forever"
         assert store.load(KEY).left is None
 
     @exercises("Store.load", "Store.swap", "Store.touch", "Store.scan", "Store.page")
     def test_an_expired_record_is_absent_to_every_verb(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"x", TTL)
-        arena.elapse(1.05 * TTL)
+        made = store.swap(KEY, None, b"x", arena.ttl)
+        arena.elapse(1.05 * arena.ttl)
         assert store.load(KEY) is None
         assert store.scan(KEY.family) == []
         assert store.page("app/t/", None, 10) == []
-        assert store.swap(KEY, made, b"late", TTL) == Conflict(None)
+        assert store.swap(KEY, made, b"late", arena.ttl) == Conflict(None)
         assert store.swap(KEY, made, None, None) == Conflict(None)
-        assert store.touch([(made, TTL)]) == [(Renewal.LOST, None)]
-        fresh = store.swap(KEY, None, b"y", TTL)
+        assert store.touch([(made, arena.ttl)]) == [(Renewal.LOST, None)]
+        fresh = store.swap(KEY, None, b"y", arena.ttl)
         assert fresh.revision > made.revision
 
     @exercises("Store.swap")
     def test_a_record_is_not_freed_before_its_ttl(self, arena: Arena) -> None:
         store = arena.store()
-        store.swap(KEY, None, b"x", TTL)
-        arena.elapse(0.95 * TTL)
-        assert isinstance(store.swap(KEY, None, b"y", TTL), Conflict)
+        store.swap(KEY, None, b"x", arena.ttl)
+        arena.elapse(0.95 * arena.ttl)
+        assert isinstance(store.swap(KEY, None, b"y", arena.ttl), Conflict)
 
     @exercises("Store.touch")
     def test_touch_extends_exactly_what_was_held(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"x", TTL)
+        made = store.swap(KEY, None, b"x", arena.ttl)
         for _ in range(4):
-            arena.elapse(0.7 * TTL)
-            ((answer, made),) = store.touch([(made, TTL)])
+            arena.elapse(0.7 * arena.ttl)
+            ((answer, made),) = store.touch([(made, arena.ttl)])
             assert answer is Renewal.RENEWED
         assert store.load(KEY).born == made.born
 
     @exercises("Store.touch")
     def test_touch_answers_lost_with_what_is_there_now(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"x", TTL)
+        made = store.swap(KEY, None, b"x", arena.ttl)
         store.swap(KEY, made, None, None)
-        assert store.touch([(made, TTL)]) == [(Renewal.LOST, None)]
-        other = store.swap(KEY, None, b"other", TTL)
-        ((answer, found),) = store.touch([(made, TTL)])
+        assert store.touch([(made, arena.ttl)]) == [(Renewal.LOST, None)]
+        other = store.swap(KEY, None, b"other", arena.ttl)
+        ((answer, found),) = store.touch([(made, arena.ttl)])
         assert answer is Renewal.LOST
         assert found.revision == other.revision
         assert store.load(KEY).revision == other.revision
@@ -164,24 +166,24 @@ class StoreLaws:
     def test_a_batch_is_verified_record_by_record(self, arena: Arena) -> None:
         """One keepalive for a whole session says fine although one of its keys was deleted."""
         store = arena.store()
-        made = [store.swap(Key(f"app/t/name/{n}", "lock"), None, b"x", TTL) for n in range(5)]
+        made = [store.swap(Key(f"app/t/name/{n}", "lock"), None, b"x", arena.ttl) for n in range(5)]
         store.swap(made[2].key, made[2], None, None)
-        answers = [answer for answer, _ in store.touch([(record, TTL) for record in made])]
+        answers = [answer for answer, _ in store.touch([(record, arena.ttl) for record in made])]
         assert answers == [Renewal.RENEWED] * 2 + [Renewal.LOST] + [Renewal.RENEWED] * 2
 
     @exercises("Store.touch")
     def test_a_late_touch_does_not_resurrect_a_released_record(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"x", TTL)
+        made = store.swap(KEY, None, b"x", arena.ttl)
         store.swap(KEY, made, None, None)
-        store.touch([(made, TTL)])
+        store.touch([(made, arena.ttl)])
         assert store.load(KEY) is None
 
     @exercises("Store.watch")
     def test_watch_returns_at_once_when_the_state_is_no_longer_what_was_seen(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"x", TTL)
-        far = arena.world.clock.now() + 1000 * TTL
+        made = store.swap(KEY, None, b"x", arena.ttl)
+        far = arena.world.clock.now() + 1000 * arena.ttl
         store.watch(KEY, None, far)
         store.swap(KEY, made, None, None)
         store.watch(KEY, made, far)
@@ -189,7 +191,7 @@ class StoreLaws:
     @exercises("Store.watch")
     def test_watch_wakes_on_a_change_of_any_kind(self, arena: Arena) -> None:
         store, watcher = arena.store(), arena.store()
-        far = arena.world.clock.now() + 1000 * TTL
+        far = arena.world.clock.now() + 1000 * arena.ttl
         made = store.swap(KEY, None, b"x", None)
         for change in ((b"y", None), (None, None)):
             watching = watcher.begin("watch", KEY, made, far)
@@ -203,18 +205,18 @@ class StoreLaws:
     @exercises("Store.watch")
     def test_watch_wakes_when_the_record_expires(self, arena: Arena) -> None:
         store, watcher = arena.store(), arena.store()
-        made = store.swap(KEY, None, b"x", TTL)
-        watching = watcher.begin("watch", KEY, made, arena.world.clock.now() + 1000 * TTL)
+        made = store.swap(KEY, None, b"x", arena.ttl)
+        watching = watcher.begin("watch", KEY, made, arena.world.clock.now() + 1000 * arena.ttl)
         assert not watching.done()
-        arena.elapse(1.1 * TTL)
+        arena.elapse(1.1 * arena.ttl)
         arena.eventually(watching.done)
 
     @exercises("Store.watch")
     def test_watch_ends_at_until(self, arena: Arena) -> None:
         store, watcher = arena.store(), arena.store()
         made = store.swap(KEY, None, b"x", None)
-        watching = watcher.begin("watch", KEY, made, arena.world.clock.now() + TTL)
-        arena.elapse(1.1 * TTL)
+        watching = watcher.begin("watch", KEY, made, arena.world.clock.now() + arena.ttl)
+        arena.elapse(1.1 * arena.ttl)
         arena.eventually(watching.done)
         assert store.load(KEY) is not None
 
@@ -223,9 +225,9 @@ class StoreLaws:
         store = arena.store()
         members = [f"m{n}" for n in range(12)]
         random.shuffle(members)
-        made = [store.swap(Key("app/t/line/a", member), None, b"x", TTL) for member in members]
-        store.swap(Key("app/t/line/ab", "stranger"), None, b"x", TTL)
-        store.swap(made[3].key, made[3], b"rewritten", TTL)
+        made = [store.swap(Key("app/t/line/a", member), None, b"x", arena.ttl) for member in members]
+        store.swap(Key("app/t/line/ab", "stranger"), None, b"x", arena.ttl)
+        store.swap(made[3].key, made[3], b"rewritten", arena.ttl)
         found = arena.store().scan("app/t/line/a")
         assert [record.key.member for record in found] == members
         assert [record.born for record in found] == sorted(record.born for record in made)
@@ -251,9 +253,9 @@ class StoreLaws:
         store = arena.store()
         keys = [Key(f"app/t/name/{n:02}", "lock") for n in range(23)]
         for key in random.sample(keys, len(keys)):
-            store.swap(key, None, b"x", TTL)
+            store.swap(key, None, b"x", arena.ttl)
         for stranger in ("app/t2/name/00", "app/", "app/s/name/zz", "appx/t/name/00"):
-            store.swap(Key(stranger, "lock"), None, b"x", TTL)
+            store.swap(Key(stranger, "lock"), None, b"x", arena.ttl)
         found: list[Key] = []
         while page := store.page("app/t/", found[-1] if found else None, 5):
             assert len(page) <= 5
@@ -264,21 +266,21 @@ class StoreLaws:
     def test_collecting_removes_the_expired_and_lowers_no_revision(self, arena: Arena) -> None:
         store = arena.store()
         for n in range(7):
-            store.swap(Key(f"app/t/name/{n}", "lock"), None, b"x", TTL)
+            store.swap(Key(f"app/t/name/{n}", "lock"), None, b"x", arena.ttl)
         lasting = store.swap(Key("app/t/name/lasting", "lock"), None, b"x", None)
-        arena.elapse(1.05 * TTL)
-        live = store.swap(Key("app/t/name/live", "lock"), None, b"x", TTL)
+        arena.elapse(1.05 * arena.ttl)
+        live = store.swap(Key("app/t/name/live", "lock"), None, b"x", arena.ttl)
         assert store.collect(5) + store.collect(100) <= 7
         assert store.collect(100) == 0
         assert {record.key for record in store.page("app/t/", None, 100)} == {lasting.key, live.key}
-        assert store.swap(Key("app/t/name/0", "lock"), None, b"x", TTL).revision > live.revision
+        assert store.swap(Key("app/t/name/0", "lock"), None, b"x", arena.ttl).revision > live.revision
 
     @exercises("Store.swap")
     def test_of_many_who_create_at_once_one_wins(self, arena: Arena) -> None:
         stores = [arena.store() for _ in range(6)]
         for turn in range(10):
             key = Key(f"app/t/name/race-{turn}", "lock")
-            asked = [store.begin("swap", key, None, str(n).encode(), TTL) for n, store in enumerate(stores)]
+            asked = [store.begin("swap", key, None, str(n).encode(), arena.ttl) for n, store in enumerate(stores)]
             answers = [future.result(20) for future in asked]
             winners = [answer for answer in answers if isinstance(answer, Record)]
             assert len(winners) == 1
@@ -288,11 +290,21 @@ class StoreLaws:
     @exercises("Store.open", "Store.close", "Store.load")
     def test_closing_and_opening_changes_no_record(self, arena: Arena) -> None:
         store = arena.store()
-        made = store.swap(KEY, None, b"x", TTL)
+        made = store.swap(KEY, None, b"x", arena.ttl)
         store.close()
         store.open()
         assert store.load(KEY).revision == made.revision
         assert arena.store().load(KEY).revision == made.revision
+
+    @exercises("Store.swap", "Store.guarantees")
+    def test_a_value_that_is_too_large_is_refused_before_anything_is_written(self, arena: Arena) -> None:
+        store = arena.store()
+        largest = store.guarantees.value_max
+        with pytest.raises(InvalidInput, match=f"{largest + 1} bytes"):
+            store.swap(KEY, None, b"x" * (largest + 1), arena.ttl)
+        assert store.load(KEY) is None
+        store.swap(KEY, None, b"x" * largest, arena.ttl)
+        assert len(store.load(KEY).value) == largest
 
     @exercises("Store.guarantees")
     def test_the_store_declares_what_it_promises(self, arena: Arena) -> None:
