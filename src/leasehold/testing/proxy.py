@@ -18,6 +18,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +34,8 @@ class Direction:
         self.bytes: int = 0
         self.blackhole: bool = False
         self.latency: float = 0.0
+        # What passes instead of what came: one piece at a time, as the network cut it.
+        self.alter: Callable[[bytes], bytes] | None = None
         self.slice: int = CHUNK
 
 
@@ -101,6 +104,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(way.slice):
                 self._count(way, talk, len(data))
+                if way.alter is not None:
+                    data = way.alter(data)
                 if way.latency:
                     time.sleep(way.latency)
                 if not way.blackhole:
