@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PINS := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --quiet
 SOURCES := src tests examples benchmarks
 
-.PHONY: help run test lint bench soak constraints clean
+.PHONY: help run test lint bench soak servers constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,16 +16,17 @@ help:
 	@echo 'make soak         all tests with full counts'
 	@echo 'make lint         style, types and layers'
 	@echo 'make bench        the published figures, each beside its floor'
+	@echo 'make servers      install the servers the tests start, where that is allowed'
 	@echo 'make constraints  choose new versions for requirements/*.txt'
 	@echo 'make clean        remove .venv and everything built'
 
 run: .venv/.run
 	@$(BIN)/python examples/demo/demo.py
 
-test: .venv/.dev
+test: .venv/.dev servers
 	@$(BIN)/python -m pytest
 
-soak: .venv/.dev
+soak: .venv/.dev servers
 	@LEASEHOLD_SOAK=1 $(BIN)/python -m pytest -o timeout=1800 --durations=20
 
 lint: .venv/.dev
@@ -38,16 +39,17 @@ lint: .venv/.dev
 	@found=$$(PATH="$(CURDIR)/$(BIN):$$PATH" basedpyright --verifytypes leasehold --ignoreexternal) || \
 		{ echo "$$found"; exit 1; }
 
-bench: .venv/.dev
+bench: .venv/.dev .venv-peers/.made servers
 	@$(BIN)/python -m benchmarks
 
 constraints: .venv/.made
 	$(PIP) install 'uv>=0.9'
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev $(PINS) --upgrade --output-file requirements/dev.txt
 	$(BIN)/uv pip compile pyproject.toml requirements/install.in -c requirements/dev.txt $(PINS) --output-file requirements/run.txt
+	$(BIN)/uv pip compile requirements/peers.in $(PINS) --upgrade --output-file requirements/peers.txt
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results
+	rm -rf .venv .venv-peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Everything that was checked is pinned by hash; Leasehold itself is linked, not copied.
@@ -62,6 +64,17 @@ clean:
 	@$(PIP) install --require-hashes -r requirements/dev.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch .venv/.run $@
+
+# What we are measured against lives apart: nothing of it is needed to run or test Leasehold.
+.venv-peers/.made: requirements/peers.txt | .venv/.made
+	@echo 'Installing what Leasehold is measured against ...'
+	@$(PYTHON) -m venv --clear .venv-peers
+	@.venv-peers/bin/python -m pip --quiet --disable-pip-version-check --no-input install --require-hashes -r $<
+	@touch $@
+
+# Real servers, from the system's packages; the tests start them privately.
+servers:
+	@scripts/install-servers
 
 # Debian and Ubuntu keep the part of Python that makes environments in a package of its own.
 .venv/.made:

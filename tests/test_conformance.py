@@ -1,11 +1,28 @@
-"""Every store × both colours."""
+"""Every store × both colours; servers are real ones, in virtual time."""
 
 from __future__ import annotations
 
 from leasehold.testing.conformance import Conformance, arenas
+from leasehold.testing.conformance.server_worlds import (
+    PooledPostgresWorld,
+    PostgresWorld,
+    RedisClusterWorld,
+    RedisSentinelWorld,
+    RedisTlsWorld,
+    RedisWorld,
+)
 from leasehold.testing.conformance.worlds import MemoryWorld, SqliteWorld
 
-WORLDS = {"memory": MemoryWorld, "sqlite": SqliteWorld}
+WORLDS = {
+    "memory": MemoryWorld,
+    "sqlite": SqliteWorld,
+    "redis": RedisWorld,
+    "rediss": RedisTlsWorld,
+    "redis+sentinel": RedisSentinelWorld,
+    "redis+cluster": RedisClusterWorld,
+    "postgresql": PostgresWorld,
+    "postgres": PooledPostgresWorld,
+}
 
 arena = arenas(**WORLDS)
 

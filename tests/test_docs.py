@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
+
+import pytest
 
 import leasehold
 from leasehold.model import Guarantees
-from tests.support import ROOT
+from tests.servers import postgres, redis, redis_with_log
+from tests.support import PYTHON, ROOT
 
 DOCS = ROOT / "docs"
 
@@ -22,6 +26,9 @@ def test_the_table_of_guarantees_is_what_the_stores_declare(tmp_path: Path) -> N
         "`memory://`": "memory://docs",
         "`sqlite://`": f"sqlite://{tmp_path}/a.db",
         "`sqlite://…?synchronous=normal`": f"sqlite://{tmp_path}/b.db?synchronous=normal",
+        "`redis://`, no log": redis().url,
+        "`redis://`, with a log": redis_with_log().url,
+        "`postgresql://`": postgres().url,
     }
     wanted = []
     for name, url in urls.items():
@@ -48,3 +55,20 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     for page in [*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*/*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+PROGRAMS = [
+    (page.name, number, program)
+    for page in [DOCS / "testing.md"]
+    for number, program in enumerate(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "program"), PROGRAMS, ids=[f"{page}-{number}" for page, number, _ in PROGRAMS]
+)
+def test_a_program_of_a_page_runs_and_prints_what_it_says(page: str, number: int, program: str) -> None:
+    command = [PYTHON, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), f"program {number} of {page}"
+    assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", program, re.MULTILINE)

@@ -1,13 +1,32 @@
-"""Every store that other processes can reach × both colours, in real time."""
+"""Every kind of store that other processes can reach × both colours, in real time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from leasehold.testing.conformance.process_laws import ProcessLaws
-from tests.test_conformance import WORLDS
+from tests.servers import postgres, redis
+
+
+def empty_redis(_folder: Path) -> str:
+    redis().command("FLUSHALL")
+    return redis().url
+
+
+def empty_postgres(_folder: Path) -> str:
+    postgres().execute("DROP SCHEMA IF EXISTS leasehold CASCADE")
+    return postgres().url
+
+
+# One of each kind: between processes, how a store is reached makes no difference.
+URLS: dict[str, Callable[[Path], str]] = {
+    "sqlite": lambda folder: f"sqlite://{folder}/leases.db",
+    "redis": empty_redis,
+    "postgresql": empty_postgres,
+}
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
@@ -15,9 +34,9 @@ def colour(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[name for name, world in WORLDS.items() if world(Path("/nowhere")).url])
+@pytest.fixture(params=URLS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(WORLDS[request.param](tmp_path).url)
+    return URLS[request.param](tmp_path)
 
 
 class TestProcesses(ProcessLaws):

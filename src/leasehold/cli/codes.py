@@ -8,6 +8,8 @@ from leasehold import errors
 
 FREE = 1
 USAGE = 2
+WARNED = 3
+ILL = 4
 UNAVAILABLE = 69
 LOST = 70
 BROKEN = 70

@@ -26,6 +26,7 @@ COMMANDS = {
     "show": "leasehold.cli.show",
     "break": "leasehold.cli.break_lease",
     "gc": "leasehold.cli.collect",
+    "doctor": "leasehold.cli.doctor",
 }
 
 

@@ -7,20 +7,11 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from leasehold.wires.colour import Blocking
+from leasehold.wires.colour import Blocking, drive
+
+__all__ = ["BlockingRuntime", "drive"]
 
 T = TypeVar("T")
-
-
-def drive(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that blocks instead of suspending."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    work.close()
-    raise RuntimeError("a coroutine of the blocking client suspended: it awaited something of asyncio's colour")
 
 
 class BlockingRuntime(Blocking):

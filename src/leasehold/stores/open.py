@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from leasehold.errors import InvalidInput, shown
+from leasehold.extras import require
 from leasehold.stores.base import Store
 from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Colour
@@ -64,7 +65,33 @@ def _sqlite(parts: SplitResult, timeout: float, colour: Colour) -> Store:
     return SqliteStore(SqliteWire(path, synchronous=synchronous, timeout=timeout, colour=colour), colour, synchronous)
 
 
-SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {"memory": _memory, "sqlite": _sqlite}
+def _redis(parts: SplitResult, timeout: float, colour: Colour) -> Store:
+    require("hiredis", feature=f"the store {parts.scheme}://", extra="redis")
+    from leasehold.stores.redis import RedisStore  # noqa: PLC0415  lazily, see above
+    from leasehold.wires.redis_url import redis_config  # noqa: PLC0415
+
+    return RedisStore(redis_config(parts, _safe(parts.geturl())), timeout=timeout, colour=colour)
+
+
+def _postgres(parts: SplitResult, timeout: float, colour: Colour) -> Store:
+    require("psycopg", feature=f"the store {parts.scheme}://", extra="postgres")
+    from leasehold.stores.postgres import PostgresStore  # noqa: PLC0415  lazily, see above
+    from leasehold.wires.postgres import PostgresWire  # noqa: PLC0415
+    from leasehold.wires.postgres_url import postgres_config  # noqa: PLC0415
+
+    return PostgresStore(PostgresWire(postgres_config(parts, timeout), colour), colour)
+
+
+SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "redis": _redis,
+    "rediss": _redis,
+    "redis+sentinel": _redis,
+    "redis+cluster": _redis,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+}
 
 _MEMORIES: dict[tuple[str, Clock], Memory] = {}
 

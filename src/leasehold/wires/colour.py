@@ -8,8 +8,8 @@ waiting; under `Looped` (its own file) an event loop does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Literal, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, Protocol, TypeVar
 
 from leasehold.wires.clock import Clock
 
@@ -53,6 +53,17 @@ class Colour(Protocol):
     async def call(self, function: Callable[[], T]) -> T:
         """The result of a function that blocks, without blocking anybody else."""
         ...
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that blocks instead of suspending."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    work.close()
+    raise RuntimeError("a coroutine of the blocking client suspended: it awaited something of asyncio's colour")
 
 
 class Blocking:

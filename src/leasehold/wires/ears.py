@@ -143,8 +143,8 @@ class _Listener(threading.Thread):
 
     def __init__(self, line: Line, *, hurt: bool) -> None:
         super().__init__(name="leasehold-ears", daemon=True)
-        self.line = line
-        self.hurt = hurt
+        self.line: Line = line
+        self.hurt: bool = hurt
         self._lock = threading.Lock()
         self._ears: dict[str, set[Ear]] = {}
         self._listening: set[str] = set()
@@ -213,9 +213,10 @@ class _Listener(threading.Thread):
             self.end(StoreUnavailable(f"listening for changes failed: {error!r}", applied=False))
         finally:
             self.line.close()
-            self._woken.close()
+            # Whoever pokes holds the lock, and does not poke what has ended.
             with self._lock:
                 self._ended = True
+                self._woken.close()
                 self._waker.close()
 
     def _hear(self) -> None:

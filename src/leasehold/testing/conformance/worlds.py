@@ -15,7 +15,7 @@ class MemoryWorld:
     """Records in this process, in virtual time. No other process can reach them."""
 
     url = None
-    ttl = 10.0
+    ttl: float = 10.0
 
     def __init__(self, folder: Path) -> None:  # noqa: ARG002  it needs none
         self.clock: VirtualClock = VirtualClock()
@@ -37,7 +37,7 @@ class SqliteWorld:
     Processes that use `url` live in real time; laws never mix the two.
     """
 
-    ttl = 10.0
+    ttl: float = 10.0
 
     def __init__(self, folder: Path) -> None:
         self.clock: VirtualClock = VirtualClock()

@@ -1,0 +1,142 @@
+"""What was seen of a store, as plain values. None is what could not be seen; `unseen` says why not."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Client(msgspec.Struct, frozen=True):
+    """What the programs expect of the store: how long they wait for it, and their shortest ttl."""
+
+    timeout: float
+    ttl: float
+
+
+class Trips(msgspec.Struct, frozen=True):
+    """The seconds that round trips took."""
+
+    count: int
+    p50: float
+    p99: float
+
+
+class Times(msgspec.Struct, frozen=True):
+    """The server's clock against ours, each with how far it may be off because a message takes time.
+
+    `difference` is the server's wall clock less ours. `rate` is how many seconds
+    passed there while one passed here.
+    """
+
+    difference: float
+    difference_error: float
+    rate: float
+    rate_error: float
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """The records in the store, and how many of them have expired and wait to be deleted."""
+
+    records: int
+    expired: int
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A verb the store did not do for us, and its own words why. `denied`: we may not, rather than it cannot."""
+
+    verb: str
+    denied: bool
+    message: str
+
+
+class Unseen(msgspec.Struct, frozen=True):
+    """Something this user may not look at, and what would let it."""
+
+    what: str
+    needs: str
+
+
+class SqliteFacts(msgspec.Struct, frozen=True):
+    """One SQLite file and its place."""
+
+    trips: Trips
+    contents: Contents
+    refusals: tuple[Refusal, ...]
+    version: str
+    schema_version: int
+    path: str
+    mode: int
+    file_system: str
+    journal_mode: str
+    synchronous: str
+    damage: tuple[str, ...]
+    file_bytes: int
+    free_bytes: int
+    log_bytes: int
+
+
+class RedisNode(msgspec.Struct, frozen=True):
+    """One server that keeps records: the master, or one of a Cluster's masters."""
+
+    address: str
+    software: str
+    version: tuple[int, ...]
+    log: bool
+    log_sync: str | None
+    snapshots: str | None
+    writing_fails: tuple[str, ...]
+    memory_used: int
+    memory_limit: int
+    eviction: str
+    replicas: int
+    replicas_needed: int | None
+    replicas_good: int | None
+    clients: int
+    clients_limit: int | None
+
+
+class RedisFacts(msgspec.Struct, frozen=True):
+    """The Redis servers that keep records, and what the user in the URL needs there.
+
+    `slots` is how many of a Cluster's slots are served, `confirmed_by` how many replicas a write waits for.
+    """
+
+    trips: Trips
+    times: Times
+    contents: Contents | None
+    refusals: tuple[Refusal, ...]
+    unseen: tuple[Unseen, ...]
+    nodes: tuple[RedisNode, ...]
+    slots: int | None
+    confirmed_by: int
+    pool: int
+    user: str
+    rights: str
+
+
+class PostgresFacts(msgspec.Struct, frozen=True):
+    """A PostgreSQL database and the table of leases in it. Ages are in seconds."""
+
+    trips: Trips
+    times: Times
+    contents: Contents | None
+    refusals: tuple[Refusal, ...]
+    unseen: tuple[Unseen, ...]
+    missing: tuple[str, ...]
+    version: tuple[int, ...]
+    schema: str
+    schema_version: int
+    fsync: bool
+    full_page_writes: bool
+    synchronous_commit: str
+    standbys: int
+    synchronous_standbys: str
+    pooler: bool
+    hears: bool
+    wake_up: str
+    rows_live: int
+    rows_dead: int
+    autovacuum: bool
+    oldest_transaction: float | None
+    connections: int
+    connections_limit: int
+    pool: int

@@ -1,0 +1,126 @@
+"""What each verb costs at the wire, counted by a proxy between the client and a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from leasehold.engine import events
+from leasehold.stores.base import Store
+from leasehold.stores.open import open_store
+from leasehold.testing.clock import VirtualClock
+from leasehold.testing.conformance.arena import Arena, Client
+from leasehold.testing.proxy import Proxy
+from leasehold.wires.colour import Colour
+from tests.servers import postgres, redis
+from tests.support import eventually
+
+TTL = 30.0
+LEASES = 100
+
+
+class Behind:
+    """A server reached through a proxy. Its own clock runs; the clients' is moved by the test."""
+
+    ttl = TTL
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.clock = VirtualClock()
+
+    def store(self, colour: Colour) -> Store:
+        return open_store(self.url, timeout=5.0, colour=colour)
+
+    def elapse(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def close(self) -> None:
+        """The server belongs to all tests."""
+
+
+SERVERS = {"redis": redis, "postgresql": postgres}
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest):
+    return SERVERS[request.param]()
+
+
+@pytest.fixture
+def proxy(server) -> Iterator[Proxy]:
+    with Proxy(server.host, server.port) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def arena(request: pytest.FixtureRequest, server, proxy: Proxy) -> Iterator[Arena]:
+    opened = Arena(Behind(server.url.replace(f":{server.port}", f":{proxy.port}")), request.param)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def scope(request: pytest.FixtureRequest) -> str:
+    return request.node.name
+
+
+def warm(arena: Arena, scope: str) -> Client:
+    """A client whose connection is open, scripts loaded and statements prepared."""
+    client = arena.client()
+    for _ in range(8):
+        client.acquire(f"{scope}-warm", ttl=TTL).release()
+    return client
+
+
+def test_acquire_busy_and_release_take_one_request_each(arena: Arena, proxy: Proxy, scope: str) -> None:
+    ada, bob = warm(arena, scope), warm(arena, scope)
+    proxy.reset_counters()
+    lease = ada.acquire(scope, ttl=TTL)
+    assert proxy.flights == 1
+    assert bob.try_acquire(scope, ttl=TTL) is None
+    assert proxy.flights == 2
+    assert lease.release() is True
+    assert (proxy.flights, proxy.connections) == (3, 0)
+
+
+def test_a_hundred_leases_of_a_client_are_renewed_in_four_flights(arena: Arena, proxy: Proxy, scope: str) -> None:
+    ada = warm(arena, scope)
+    leases = [ada.acquire(f"{scope}/{n}", ttl=TTL) for n in range(LEASES)]
+    proxy.reset_counters()
+    arena.elapse(0.4 * TTL)
+    arena.eventually(lambda: all(lease.expires_in > 0.8 * TTL for lease in leases))
+    print(f"flights to renew {LEASES} leases: {proxy.flights}")  # noqa: T201  the log says what was counted
+    assert 1 <= proxy.flights <= 4
+
+
+def test_a_waiter_is_silent_until_the_lease_is_released(arena: Arena, proxy: Proxy, server, scope: str) -> None:
+    ada, bob = warm(arena, scope), warm(arena, scope)
+    lease = ada.acquire(scope, ttl=TTL)
+    waiting = bob.begin("acquire", scope, ttl=TTL)
+    # A busy answer, the subscription, and one look after it; then nothing has been said for a while.
+    arena.eventually(lambda: any(isinstance(event, events.Busy) for event in bob.events))
+    _quiet(proxy)
+    proxy.reset_counters()
+    for _ in range(20):
+        arena.elapse(0.45)
+    _quiet(proxy)
+    assert (proxy.flights, waiting.done()) == (0, False)
+    lease.release()
+    arena.eventually(waiting.done)
+    assert bob.face(waiting.result()).held
+    # The control: the proxy would have seen it.
+    assert proxy.flights > 0
+
+
+def _quiet(proxy: Proxy) -> None:
+    """Wait until nothing has passed for a moment that is long on loopback."""
+    last = [-1, 0]
+
+    def unchanged() -> bool:
+        now = proxy.requests.bytes + proxy.replies.bytes
+        last[1] = last[1] + 1 if now == last[0] else 0
+        last[0] = now
+        return last[1] > 40
+
+    eventually(unchanged)
