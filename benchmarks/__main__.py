@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import calls, imports, renewals, sqlite
+from benchmarks import calls, imports, postgres, redis, renewals, sqlite
 from benchmarks.harness import print_table
 
 figures = [
-    figure for measure in (sqlite.figures, calls.figures, renewals.figures, imports.figures) for figure in measure()
+    figure
+    for measure in (sqlite.figures, redis.figures, postgres.figures, calls.figures, renewals.figures, imports.figures)
+    for figure in measure()
 ]
 print_table(figures)
 sys.exit(any(figure.verdict == "FAIL" for figure in figures))

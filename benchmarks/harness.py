@@ -44,6 +44,11 @@ def seconds_each(work: Callable[[], object], times: int) -> float:
     return (time.perf_counter() - begin) / times
 
 
+def micro(seconds: float) -> str:
+    """A time for people."""
+    return f"{seconds * 1e6:.0f} µs"
+
+
 def print_table(figures: list[Figure]) -> None:
     """The figures for people."""
     head = ("figure", "Leasehold", "floor", "value", "target", "")

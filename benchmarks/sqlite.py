@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 import leasehold
-from benchmarks.harness import Figure, medians, seconds_each
+from benchmarks.harness import Figure, medians, micro, seconds_each
 
 ROUNDS = 41
 TIMES = 50
@@ -57,7 +57,7 @@ def _ratio(folder: Path, synchronous: str, target: float | None) -> Figure:
         found = medians(cases, ROUNDS)
     db.close()
     name = f"SQLite {synchronous.upper()}: acquire + release ÷ two bare transactions"
-    return Figure(name, _micro(found["ours"]), _micro(found["floor"]), found["ours"] / found["floor"], target)
+    return Figure(name, micro(found["ours"]), micro(found["floor"]), found["ours"] / found["floor"], target)
 
 
 def bare(path: Path, synchronous: str) -> apsw.Connection:
@@ -85,7 +85,3 @@ def remove(db: apsw.Connection) -> None:
     if db.execute("SELECT * FROM records WHERE family = ? AND member = ?", KEY).fetchone() is not None:
         db.execute("DELETE FROM records WHERE family = ? AND member = ?", KEY)
     db.execute("COMMIT")
-
-
-def _micro(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} µs"

@@ -1,0 +1,61 @@
+"""Other libraries, each in a process of a virtual environment of its own, measured in turns with ours.
+
+`make bench` builds the environment from requirements/peers.txt. What is not asked
+for by `python -m benchmarks` never runs.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+HERE = Path(__file__).parent
+PYTHON = HERE.parent / ".venv-peers" / "bin" / "python"
+
+# Runs in the other environment: one order a line, how long one acquire and release took as the answer.
+TOOZ = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+from tooz import coordination
+coordinator = coordination.get_coordinator(sys.argv[1], b"peer")
+coordinator.start()
+lock = coordinator.get_lock(b"invoice/42")
+for order in sys.stdin:
+    begin = time.perf_counter()
+    for _ in range(int(order)):
+        assert lock.acquire()
+        lock.release()
+    print((time.perf_counter() - begin) / int(order), flush=True)
+"""
+
+
+class Peer:
+    """A program in the peers' environment that measures when it is told to."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        if not PYTHON.exists():
+            raise SystemExit("the peers' environment is missing; run: make bench")
+        self._process = subprocess.Popen(
+            [str(PYTHON), "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def seconds_each(self, times: int) -> float:
+        """How long one acquire and release of theirs takes."""
+        process = self._process
+        assert process.stdin is not None  # noqa: S101  both are pipes
+        assert process.stdout is not None  # noqa: S101
+        process.stdin.write(f"{times}\n")
+        process.stdin.flush()
+        return float(json.loads(process.stdout.readline() or sys.exit("a peer has ended")))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.communicate()
