@@ -17,6 +17,7 @@ from leasehold.doctor.facts import PostgresFacts
 from leasehold.doctor.judge_common import EXPIRED_MANY
 from leasehold.doctor.judge_postgres import DEAD_MANY, TRANSACTION_OLD
 from leasehold.testing.servers import PgBouncer, PostgresServer, ServerClock, ShiftedClock, programs
+from leasehold.wires.postgres_url import POOL
 from tests.doctor.support import Liar, Trouble, check_trouble, codes
 from tests.support import eventually
 
@@ -147,7 +148,7 @@ def clock_stands_still(_: PostgresServer, __: ShiftedClock) -> Iterator[dict[str
 @contextmanager
 def connections_nearly_full(server: PostgresServer, _: ShiftedClock) -> Iterator[dict[str, Any]]:
     with ExitStack() as connections:
-        for _nth in range(ROOM // 2):
+        for _nth in range(ROOM - POOL):
             connections.enter_context(psycopg.connect(server.url))
         yield {"url": server.url}
 

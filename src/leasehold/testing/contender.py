@@ -27,6 +27,8 @@ from leasehold import aio
 from leasehold.wires.clock import system_clock
 
 PATIENCE = 60.0
+# More than a client has by default: what these processes try is not how fast a crowded machine answers.
+TIMEOUT = 20.0
 
 
 class Contender:
@@ -94,7 +96,8 @@ class _Player:
         self.loop = asyncio.new_event_loop() if colour == "asyncio" else None
         if self.loop is not None:
             threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        self.locks: Any = self.wait(aio.connect(url) if self.loop else leasehold.connect(url))
+        connect = aio.connect if self.loop else leasehold.connect
+        self.locks: Any = self.wait(connect(url, timeout=TIMEOUT))
         self.leases: dict[str, Any] = {}
         self.lost: list[str] = []
 
