@@ -231,7 +231,7 @@ def test_a_full_server_refuses_grants_and_takes_releases() -> None:
 def test_a_server_that_cannot_write_its_data_grants_nothing() -> None:
     config = {"save": "3600 1", "enable-protected-configs": "yes"}
     with RedisServer(aof="no", config=config) as stuck, driven(stuck.url) as store:
-        stuck.command("CONFIG", "SET", "dir", "/sys")
+        stuck.command("CONFIG", "SET", "dir", "/proc")
         stuck.command("BGSAVE")
         eventually(lambda: stuck.command("INFO", "persistence")["rdb_last_bgsave_status"] == "err")
         assert "free disk space" in str(refuses(store, "MISCONF"))

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from leasehold.engine.blocking import BlockingRuntime
 from leasehold.errors import InvalidInput
+from leasehold.rules.urls import split
 from leasehold.stores.open import open_store
 from leasehold.wires.clock import system_clock
 from leasehold.wires.redis_url import Address, RedisConfig, redis_config
 
 
 def config(url: str) -> RedisConfig:
-    return redis_config(urlsplit(url), url)
+    return redis_config(split(url), url)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote
 
 from leasehold.errors import InvalidInput, shown
 from leasehold.extras import require
+from leasehold.rules.urls import split
 from leasehold.stores.base import Store
 from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Colour
@@ -26,7 +27,7 @@ def open_store(url: str, *, timeout: float, colour: Colour) -> Store:
     if not url.isprintable() or url != url.strip():
         raise InvalidInput("url", _safe(url), "must be one line of printable characters; write others as %XX")
     try:
-        parts = urlsplit(url)
+        parts = split(url)
     except ValueError as error:
         raise InvalidInput("url", _safe(url), f"cannot be read as a URL: {error}") from error
     make = SCHEMES.get(parts.scheme)
