@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -39,8 +40,11 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.store.up()
+    made.locks.close()
 
 
 @pytest.mark.parametrize("spread", [0.0, 10.0], ids=["acquired at once", "spread over a whole period"])

@@ -363,6 +363,9 @@ def arena_of(store: type[MemoryStore], folder: Path) -> Iterator[Arena]:
     try:
         yield opened
     finally:
+        # A broken client may not be able to close: its threads are told to end, and no more.
+        for client in opened._clients:
+            client.locks._engine.heartbeat.close()
         for one in opened._people:
             one.leave()
 

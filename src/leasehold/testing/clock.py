@@ -17,9 +17,6 @@ from collections.abc import Callable
 from leasehold.rules.clocks import ClockDomain
 
 LOOK = 0.001
-# After a thousand looks nobody is in a hurry, and many such threads must not keep the machine busy.
-LOOKS = 1000
-LAZY_LOOK = 0.05
 
 
 class VirtualClock:
@@ -47,13 +44,9 @@ class VirtualClock:
             wake()
 
     def wait(self, event: threading.Event, until: float | None) -> bool:
-        if until is None:
-            return event.wait()
         # A thread cannot wait for two things at once: it looks at the time every real millisecond.
-        looks = 0
-        while not event.wait(LOOK if looks < LOOKS else LAZY_LOOK):
-            looks += 1
-            if self._now >= until:
+        while not event.wait(LOOK if until is not None else None):
+            if until is not None and self._now >= until:
                 return event.is_set()
         return True
 

@@ -63,11 +63,12 @@ def delay(seconds: float) -> Fault:
 
 
 def delay_reply(seconds: float) -> Fault:
-    """The request is applied at once and its reply comes late."""
+    """The request is applied at once, and its reply comes so long after it was sent."""
 
     async def delayed(store: FaultyStore, call: Call) -> Any:
+        due = store.colour.clock.now() + seconds
         answer = await call()
-        await store.colour.sleep(seconds)
+        await store.colour.sleep(max(due - store.colour.clock.now(), 0.0))
         return answer
 
     return delayed
