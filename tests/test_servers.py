@@ -585,7 +585,7 @@ def test_where_it_may_not_install_the_script_says_the_exact_command(tmp_path: Pa
         (tmp_path / name).write_text(f"#!/bin/sh\n{answer}\n")
         (tmp_path / name).chmod(0o755)
     (tmp_path / "tr").symlink_to(shutil.which("tr") or "")
-    # Programs of /usr/bin are out of its sight: two of the servers live there.
+    # Programs of /usr/bin are out of its sight: these live there.
     done = subprocess.run(
         ["/bin/sh", ROOT / "scripts" / "install-servers"],
         env={"PATH": str(tmp_path)},
@@ -594,4 +594,5 @@ def test_where_it_may_not_install_the_script_says_the_exact_command(tmp_path: Pa
         check=False,
     )
     assert done.returncode == 1
-    assert "sudo apt-get update && sudo apt-get install -y redis-server openssl\n" in done.stderr
+    packages = "redis-server openssl etcd-server kubernetes-client xz-utils"
+    assert f"sudo apt-get update && sudo apt-get install -y {packages}\n" in done.stderr

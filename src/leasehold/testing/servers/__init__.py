@@ -12,6 +12,8 @@ come from the system's packages; a missing one is an error that names the packag
 from __future__ import annotations
 
 from leasehold.testing.servers.clock import ServerClock, ShiftedClock
+from leasehold.testing.servers.etcd import EtcdServer
+from leasehold.testing.servers.kube import KubeRefused, KubeServer
 from leasehold.testing.servers.pgbouncer import PgBouncer
 from leasehold.testing.servers.postgres import PostgresServer
 from leasehold.testing.servers.process import ServerFailed
@@ -20,6 +22,9 @@ from leasehold.testing.servers.redis import RedisServer
 from leasehold.testing.servers.redis_groups import RedisCluster, RedisSentinels
 
 __all__ = [
+    "EtcdServer",
+    "KubeRefused",
+    "KubeServer",
     "MissingProgram",
     "PgBouncer",
     "PostgresServer",

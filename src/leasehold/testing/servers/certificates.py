@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
 from leasehold.testing.servers import programs
 from leasehold.testing.servers.process import Home
 
@@ -23,3 +27,19 @@ def make(home: Home, name: str) -> None:
     home.give(extensions)
     signing = ("-CA", AUTHORITY, "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", extensions.name)
     home.run([openssl, "x509", "-req", "-in", "server.csr", "-out", CERTIFICATE, *signing])
+
+
+def make_client(home: Home, user: str, groups: Sequence[str] = ()) -> tuple[Path, Path]:
+    """A certificate and its key for a client, signed by the authority that make() made; groups are organisations."""
+    openssl = programs.openssl()
+    name = f"client-{secrets.token_hex(4)}"
+    request, certificate, key = (home.folder / f"{name}.{kind}" for kind in ("csr", "crt", "key"))
+    subject = "".join(f"/O={_quoted(group)}" for group in groups) + f"/CN={_quoted(user)}"
+    home.run([openssl, "req", *CURVE, "-keyout", str(key), "-out", str(request), "-subj", subject])
+    signing = ("-CA", AUTHORITY, "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
+    home.run([openssl, "x509", "-req", "-in", str(request), "-out", str(certificate), *signing])
+    return certificate, key
+
+
+def _quoted(name: str) -> str:
+    return name.replace("\\", "\\\\").replace("/", "\\/").replace("+", "\\+")

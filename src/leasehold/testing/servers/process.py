@@ -161,6 +161,8 @@ class Server(abc.ABC):
     # What a graceful stop sends, and what ends the server quickly without leaving anything on the machine.
     polite: ClassVar[int] = signal.SIGTERM
     farewell: ClassVar[int] = signal.SIGKILL
+    # Seconds between two looks whether it is ready.
+    look: ClassVar[float] = LOOK
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self.host: str = HOST
@@ -325,7 +327,7 @@ class Server(abc.ABC):
                 raise kind(f"{self._name()} ended at its start{self._tail()}")
             return self._is_ready()
 
-        wait_until(ready, lambda: f"{self._name()} is not ready{self._tail()}")
+        wait_until(ready, lambda: f"{self._name()} is not ready{self._tail()}", self.look)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or not self.is_running:
