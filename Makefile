@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 PINS := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header --quiet
 SOURCES := src tests examples benchmarks
 
-.PHONY: help run test lint bench soak servers constraints clean
+.PHONY: help run test lint bench soak servers peers constraints clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,10 +23,10 @@ help:
 run: .venv/.run
 	@$(BIN)/python examples/demo/demo.py
 
-test: .venv/.dev servers
+test: .venv/.dev .venv-peers/.made servers
 	@$(BIN)/python -m pytest
 
-soak: .venv/.dev servers
+soak: .venv/.dev .venv-peers/.made servers
 	@LEASEHOLD_SOAK=1 $(BIN)/python -m pytest -o timeout=1800 --durations=20
 
 lint: .venv/.dev
@@ -65,9 +65,10 @@ clean:
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch .venv/.run $@
 
-# What we are measured against lives apart: nothing of it is needed to run or test Leasehold.
+# What Leasehold is measured against, and stands for election with, lives apart: nothing of it is needed to run Leasehold.
+peers: .venv-peers/.made
 .venv-peers/.made: requirements/peers.txt | .venv/.made
-	@echo 'Installing what Leasehold is measured against ...'
+	@echo 'Installing what Leasehold is measured against and stands for election with ...'
 	@$(PYTHON) -m venv --clear .venv-peers
 	@.venv-peers/bin/python -m pip --quiet --disable-pip-version-check --no-input install --require-hashes -r $<
 	@touch $@

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import calls, imports, postgres, redis, renewals, sqlite
+from benchmarks import calls, imports, kubernetes, postgres, redis, renewals, sqlite
 from benchmarks.harness import print_table
 
 figures = [
     figure
-    for measure in (sqlite.figures, redis.figures, postgres.figures, calls.figures, renewals.figures, imports.figures)
+    for measure in (
+        sqlite.figures,
+        redis.figures,
+        postgres.figures,
+        kubernetes.figures,
+        calls.figures,
+        renewals.figures,
+        imports.figures,
+    )
     for figure in measure()
 ]
 print_table(figures)

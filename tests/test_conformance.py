@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leasehold.testing.conformance import Conformance, arenas
+from leasehold.testing.conformance.kube_worlds import KubernetesWorld
 from leasehold.testing.conformance.server_worlds import (
     PooledPostgresWorld,
     PostgresWorld,
@@ -22,6 +23,7 @@ WORLDS = {
     "redis+cluster": RedisClusterWorld,
     "postgresql": PostgresWorld,
     "postgres": PooledPostgresWorld,
+    "kubernetes": KubernetesWorld,
 }
 
 arena = arenas(**WORLDS)

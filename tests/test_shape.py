@@ -295,6 +295,7 @@ def test_importing_leasehold_loads_nothing_a_blocking_program_may_not_need() -> 
         "apsw",
         "click",
         "leasehold.aio",
+        "leasehold.client_aio",
         "leasehold.cli",
         "leasehold.testing",
         "leasehold.stores.sqlite",
@@ -364,7 +365,7 @@ def test_a_program_that_only_imports_leasehold_sees_the_types_of_aio(tmp_path) -
     file = tmp_path / "program.py"
     file.write_text(ASYNC_ONLY, encoding="utf-8")
     found = mypy(file)
-    assert 'Revealed type is "leasehold.aio.Locks"' in found.stdout
+    assert 'Revealed type is "leasehold.client_aio.Locks"' in found.stdout
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from leasehold.errors import (
     StoreUnavailable,
 )
 from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
+from leasehold.patterns.candidate import Leader
+from leasehold.patterns.election import Election, Leadership
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -36,9 +38,12 @@ __all__ = [
     "AcquireTimeout",
     "AlreadyHeld",
     "ClientClosed",
+    "Election",
     "Guarantees",
     "Hold",
     "InvalidInput",
+    "Leader",
+    "Leadership",
     "Lease",
     "LeaseInfo",
     "LeaseLost",

@@ -52,13 +52,10 @@ class ClientClosed(LeaseholdError, RuntimeError):
 
 
 class AlreadyHeld(LeaseholdError, RuntimeError):
-    """This thread or task already holds the scope and would wait for itself."""
+    """This thread, task or candidate already holds the scope and would wait for itself."""
 
-    def __init__(self, scope: str, token: int) -> None:
-        super().__init__(
-            f"this thread or task already holds {shown(scope)} (token {token}); "
-            "use that lease, or ask with reentrant=True"
-        )
+    def __init__(self, scope: str, token: int, remedy: str = "use that lease, or ask with reentrant=True") -> None:
+        super().__init__(f"this thread or task already holds {shown(scope)} (token {token}); {remedy}")
         self.scope = scope
         self.token = token
 

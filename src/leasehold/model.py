@@ -78,7 +78,8 @@ class Guarantees(msgspec.Struct, frozen=True):
     """What a store declares of itself: the limits it sets and the assumptions it rests on.
 
     `shared_expiry` is true where many records live on one server-side session, so
-    that an orphan lives as long as the client renews anything.
+    that an orphan lives as long as the client renews anything. `newcomers` says what
+    short-lived processes must know, where a dead holder's record must be observed before it ends.
     """
 
     store: str
@@ -93,6 +94,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     batch: int
     value_max: int
     shared_expiry: bool = False
+    newcomers: str = ""
 
 
 class LeaseInfo(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import click
 
@@ -13,13 +14,20 @@ from tests.support import ROOT
 TEXT = (ROOT / "docs" / "cli.md").read_text()
 
 
+def commands(group: click.Group) -> Iterator[click.Command]:
+    """All commands of a group, and those of the groups in it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        yield from commands(found) if isinstance(found, click.Group) else [found]
+
+
 def test_every_option_of_every_command_is_documented_and_no_other() -> None:
-    context = click.Context(program)
-    commands = [program.get_command(context, name) for name in COMMANDS]
     options = {
         name
-        for command in commands
-        for parameter in (command.params if command else [])
+        for command in commands(program)
+        for parameter in command.params
         if isinstance(parameter, click.Option)
         for name in parameter.opts
     }

@@ -21,6 +21,44 @@ def seen(event: leasehold.events.Event) -> None:
     assert_type(event.scope, str)
 
 
+def scheduled(leadership: leasehold.Leadership) -> int:
+    assert_type(leadership.wait(1.0), bool)
+    assert_type(leadership.over, bool)
+    return leadership.token
+
+
+async def scheduled_later(leadership: aio.Leadership) -> int:
+    assert_type(await leadership.wait(1.0), bool)
+    return leadership.token
+
+
+def elections(locks: leasehold.Locks) -> None:
+    election = leasehold.Election(locks, "scheduler", identity="me", ttl=15)
+    assert_type(election.name, str)
+    assert_type(election.identity, str)
+    assert_type(election.leading, bool)
+    assert_type(election.campaign(wait=5), leasehold.Leadership)
+    assert_type(election.lead(scheduled), int | None)
+    assert_type(election.leader(), leasehold.Leader | None)
+    assert_type(election.resign(), bool)
+    election.stop()
+    for leader in election.observe():
+        assert_type(leader, leasehold.Leader | None)
+        if leader is not None:
+            assert_type(leader.identity, str)
+            assert_type(leader.token, int | None)
+
+
+async def elections_later(locks: aio.Locks) -> None:
+    election = aio.Election(locks, "scheduler", identity="me", ttl=15)
+    assert_type(await election.campaign(wait=5), aio.Leadership)
+    assert_type(await election.lead(scheduled_later), int | None)
+    assert_type(await election.leader(), leasehold.Leader | None)
+    assert_type(await election.resign(), bool)
+    async for leader in election.observe():
+        assert_type(leader, leasehold.Leader | None)
+
+
 def blocking() -> None:
     assert_type(leasehold.__version__, str)
     locks = leasehold.connect(

@@ -7,7 +7,7 @@ import sys
 import click
 
 from leasehold.cli.options import Place, at_a_place
-from leasehold.cli.output import as_json, say
+from leasehold.cli.output import as_json, complain, say
 
 
 @click.command("gc")
@@ -16,5 +16,7 @@ def command(place: Place) -> int:
     """Delete the expired records of the whole store and print how many. Lowers no token."""
     with place.connect() as locks:
         removed = locks.gc(sys.maxsize)
+        if locks.guarantees.newcomers and not place.json:
+            complain(locks.guarantees.newcomers)
     say(as_json({"removed": removed}) if place.json else str(removed))
     return 0

@@ -27,6 +27,7 @@ COMMANDS = {
     "break": "leasehold.cli.break_lease",
     "gc": "leasehold.cli.collect",
     "doctor": "leasehold.cli.doctor",
+    "manifests": "leasehold.cli.manifests",
 }
 
 
@@ -69,7 +70,7 @@ def _run(given: list[str], *, answers_json: bool) -> int:
         _report(error, f"{error.format_message()} See: {where} --help", answers_json=answers_json)
         return USAGE
     except LeaseholdError as error:
-        _report(error, str(error), answers_json=answers_json)
+        _report(error, "; ".join((str(error), *getattr(error, "__notes__", ()))), answers_json=answers_json)
         return code_of(error)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED

@@ -26,7 +26,7 @@ from leasehold.cli.output import as_json, complain, tell, tell_warnings
 from leasehold.cli.signals import Bell, Stopped
 from leasehold.cli.terminal import Terminal
 from leasehold.client import Lease
-from leasehold.errors import InvalidInput, StoreError, shown
+from leasehold.errors import AcquireTimeout, InvalidInput, StoreError, shown
 from leasehold.rules.timing import DEFAULT_TTL, TRUST
 from leasehold.wires.clock import system_clock
 
@@ -95,6 +95,10 @@ def command(
                 lease = locks.acquire(
                     key, ttl=ttl, wait=wait, max_hold=max_hold, metadata=notes, on_lost=lambda _: bell.ring()
                 )
+        except AcquireTimeout as error:
+            if locks.guarantees.newcomers:
+                error.add_note(locks.guarantees.newcomers)
+            raise
         except Stopped as stop:
             outcome.code = code_of_child(-stop.number)
         else:

@@ -83,4 +83,11 @@ async def _postgres(store: Any, client: Client, colour: Colour) -> tuple[msgspec
     return facts, judge_postgres.judge(facts, client)
 
 
-DOCTORS: dict[str, Doctor] = {"sqlite": _sqlite, "redis": _redis, "postgres": _postgres}
+async def _kubernetes(store: Any, client: Client, colour: Colour) -> tuple[msgspec.Struct, list[Check]]:
+    from leasehold.doctor import gather_kubernetes, judge_kubernetes  # noqa: PLC0415  the same with h11
+
+    facts = await gather_kubernetes.gather(store, colour)
+    return facts, judge_kubernetes.judge(facts, client)
+
+
+DOCTORS: dict[str, Doctor] = {"sqlite": _sqlite, "redis": _redis, "postgres": _postgres, "kubernetes": _kubernetes}

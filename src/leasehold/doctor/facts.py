@@ -113,6 +113,28 @@ class RedisFacts(msgspec.Struct, frozen=True):
     rights: str
 
 
+class KubernetesFacts(msgspec.Struct, frozen=True):
+    """The Leases of one namespace and what the user of the kubeconfig or pod may do with them.
+
+    `difference` is the server's wall clock less ours, as far as a whole second and the time of a message show it.
+    `lacking` are the verbs RBAC does not allow. What has expired is reckoned by the times in the Leases themselves.
+    """
+
+    trips: Trips | None
+    contents: Contents | None
+    refusals: tuple[Refusal, ...]
+    unseen: tuple[Unseen, ...]
+    version: tuple[int, ...] | None
+    version_text: str
+    namespace: str
+    lacking: tuple[str, ...]
+    difference: float
+    difference_error: float
+    max_skew: float | None
+    newcomers: str
+    names_cut: int
+
+
 class PostgresFacts(msgspec.Struct, frozen=True):
     """A PostgreSQL database and the table of leases in it. Ages are in seconds."""
 

@@ -69,6 +69,14 @@ CATALOGUE: Final[dict[str, Severity]] = {
     "postgres-autovacuum-off": WARNING,
     "postgres-long-transaction": WARNING,
     "postgres-connections-nearly-full": WARNING,
+    # Kubernetes
+    "kubernetes-old": WARNING,
+    "kubernetes-revisions": NOTE,
+    "kubernetes-skew": ERROR,
+    "kubernetes-no-watch": NOTE,
+    "kubernetes-no-election": NOTE,
+    "kubernetes-many-leases": NOTE,
+    "kubernetes-names-cut": NOTE,
 }
 
 

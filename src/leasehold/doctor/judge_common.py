@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leasehold.doctor.facts import Client, Contents, Refusal, Times, Trips, Unseen
-from leasehold.doctor.findings import Check, check, finding
+from leasehold.doctor.findings import Check, Finding, check, finding
 
 # A renewal that failed is tried again every twentieth of the ttl: slower than that, tries pile up.
 TRIPS_A_TTL = 20
@@ -52,13 +52,18 @@ def clocks(times: Times) -> Check:
             "look for a paused or overloaded virtual machine; ask again to see whether it lasts",
         )
     if abs(times.difference) - times.difference_error > CLOCKS_AGREE:
-        differs = finding(
-            "clock-differs",
-            "the wall clocks of server and client differ; no lease rests on that, but logs are hard to compare",
-            f"{times.difference:+.1f} s",
-            "let both machines keep their time by NTP",
-        )
+        differs = clock_differs(times.difference)
     return check("clock", seen, rate, differs)
+
+
+def clock_differs(difference: float) -> Finding:
+    """The wall clocks are so far apart that people are misled."""
+    return finding(
+        "clock-differs",
+        "the wall clocks of server and client differ; no lease rests on that, but logs are hard to compare",
+        f"{difference:+.1f} s",
+        "let both machines keep their time by NTP",
+    )
 
 
 def contents(found: Contents) -> Check:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,15 +28,24 @@ if TYPE_CHECKING:
 BACKOFF = Backoff()
 
 
+class Withdrawn(Exception):
+    """The caller no longer wants what it asked for."""
+
+
 class Ask(msgspec.Struct, frozen=True):
-    """What a caller wants, checked. `wait` None: as long as it takes."""
+    """What a caller wants, checked, and the name it is to be held under. `wait` None: as long as it takes.
+
+    `withdrawn`, where there is one, is asked now and then; once it says True the attempt ends with Withdrawn.
+    """
 
     scope: str
+    holder: str
     key: Key
     ttl: float
     wait: float | None
     metadata: dict[str, str]
     max_hold: float | None
+    withdrawn: Callable[[], bool] | None = None
 
 
 async def acquire(engine: Engine, ask: Ask) -> Grant:
@@ -61,7 +71,7 @@ class _Attempt:
         self.ask = ask
         # Display data for people; no deadline is ever computed from it.
         wall = time.time()
-        self.hold = Hold(ask.scope, engine.holder, secrets.token_hex(16), wall, ask.metadata)
+        self.hold = Hold(ask.scope, ask.holder, secrets.token_hex(16), wall, ask.metadata)
         self.value = write_hold(self.hold)
         self.started = engine.clock.now()
         # When the first write was sent of which we do not know whether it was applied.
@@ -69,11 +79,13 @@ class _Attempt:
         self.failures = 0
         self.failing_since = 0.0
         self.told_busy = False
-        engine.emit(Attempt(ask.scope, engine.holder))
+        engine.emit(Attempt(ask.scope, ask.holder))
 
     async def once(self) -> Grant | Record | None:
         """One try: the grant, or the record in the way, or None after a pause because the store failed."""
         self.engine.check_open()
+        if self.ask.withdrawn is not None and self.ask.withdrawn():
+            raise Withdrawn
         sent = self.engine.clock.now()
         sure = self.unsure is None
         first = self.unsure = sent if self.unsure is None else self.unsure
@@ -111,7 +123,7 @@ class _Attempt:
         # Closed while we waited for the answer: nobody would renew it.
         engine.check_open()
         engine.keep(grant)
-        engine.emit(Granted(ask.scope, engine.holder, grant.token, grant.acquired - self.started))
+        engine.emit(Granted(ask.scope, ask.holder, grant.token, grant.acquired - self.started))
         return grant
 
     def believe(self, record: Record, sent: float) -> Grant | None:
@@ -128,7 +140,7 @@ class _Attempt:
         if not self.told_busy or gave_up:
             self.told_busy = True
             holder = read_hold(seen)
-            engine.emit(Busy(ask.scope, engine.holder, holder.holder if holder else None, gave_up))
+            engine.emit(Busy(ask.scope, ask.holder, holder.holder if holder else None, gave_up))
         if gave_up:
             raise turned_away(ask.scope, seen)
         # Beneath every watch lies a poll bounded by the ttl, in case a wake-up is lost.
@@ -136,7 +148,7 @@ class _Attempt:
         if ask.wait is not None:
             until = min(until, self.started + ask.wait)
         try:
-            await engine.store.watch(ask.key, seen, until)
+            await engine.watch(ask.key, seen, until, ask.withdrawn)
         except StoreUnavailable as error:
             await self.pause(error)
 

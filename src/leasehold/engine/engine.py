@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 PAGE = 500
 HOLDER_MAX = 256
 BREAK_TRIES = 5
+LOOK_UP = 2.0
 
 _log = logging.getLogger("leasehold")
 
@@ -86,12 +87,19 @@ class Engine:
         length = granted_ttl(ttl, self.store.guarantees)
         return Ask(
             named.text,
+            self.holder,
             self.names.lock(named),
             length,
             checked_wait(wait),
             check_metadata(metadata),
             checked_hold(max_hold, length),
         )
+
+    def candidacy(self, name: str, identity: str, ttl: float, wait: float | None, withdrawn: Callable[[], bool]) -> Ask:
+        """What a candidate in an election wants: the record that says who leads, under the candidate's name."""
+        self.check_open()
+        key = self.names.election(name)
+        return Ask(self.names.text(key), identity, key, ttl, checked_wait(wait), {}, None, withdrawn)
 
     async def acquire(self, ask: Ask, *, reentrant: bool) -> Grant:
         """A grant for what is asked; see `acquire.py`. The same thread or task never waits for itself."""
@@ -160,6 +168,19 @@ class Engine:
         return not isinstance(answer, Conflict)
 
     # Looking and repairing.
+
+    async def watch(
+        self, key: Key, seen: Record | None, until: float, withdrawn: Callable[[], bool] | None = None
+    ) -> None:
+        """The store's watch. Who may withdraw looks up from it now and then, and returns once it has withdrawn."""
+        if withdrawn is None:
+            await self.store.watch(key, seen, until)
+            return
+        while not withdrawn():
+            look_up = min(until, self.clock.now() + LOOK_UP)
+            await self.store.watch(key, seen, look_up)
+            if look_up >= until or self.clock.now() < look_up:
+                return
 
     def key_of(self, scope: str | Name) -> Key:
         """Where the record of a scope lives, for those who only look."""

@@ -18,6 +18,7 @@ LABEL_MAX = 128
 METADATA_ENTRIES = 32
 METADATA_BYTES = 4096
 NAME_KIND = "name"
+ELECTION_KIND = "election"
 LOCK = "lock"
 
 
@@ -58,9 +59,14 @@ class Names:
         """Where the one record lives that says who holds the scope."""
         return Key(self._names + scope.text, LOCK)
 
+    def election(self, name: str) -> Key:
+        """Where the one record lives that says who leads. Never the key of a lock, whatever its name."""
+        return Key(f"{self.root}{ELECTION_KIND}/{name}", LOCK)
+
     def text(self, key: Key) -> str:
-        """The text a key was made of: what people called it."""
-        return key.family.split("/", 3)[3]
+        """The text a key was made of: what people called it, and before that its kind if it is no plain name."""
+        _, _, kind, text = key.family.split("/", 3)
+        return text if kind == NAME_KIND else f"{kind}:{text}"
 
 
 def check_metadata(given: object) -> dict[str, str]:

@@ -83,6 +83,14 @@ def _postgres(parts: SplitResult, timeout: float, colour: Colour) -> Store:
     return PostgresStore(PostgresWire(postgres_config(parts, timeout), colour), colour)
 
 
+def _kubernetes(parts: SplitResult, timeout: float, colour: Colour) -> Store:
+    require("h11", feature=f"the store {parts.scheme}://", extra="kubernetes")
+    from leasehold.stores.kubernetes import KubernetesStore  # noqa: PLC0415  lazily, see above
+    from leasehold.wires.kubernetes_url import kubernetes_config  # noqa: PLC0415
+
+    return KubernetesStore(kubernetes_config(parts), timeout=timeout, colour=colour)
+
+
 SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {
     "memory": _memory,
     "sqlite": _sqlite,
@@ -92,6 +100,7 @@ SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {
     "redis+cluster": _redis,
     "postgresql": _postgres,
     "postgres": _postgres,
+    "kubernetes": _kubernetes,
 }
 
 _MEMORIES: dict[tuple[str, Clock], Memory] = {}

@@ -1,0 +1,341 @@
+"""The asyncio client: the names of `client.py`, awaited.
+
+    locks = await leasehold.aio.connect("sqlite:///var/lib/app/leases.db")
+    async with locks.hold("invoice/42", ttl=30) as lease:
+        await charge(invoice, token=lease.token)
+
+Where the blocking client says thread, read task. If the lease is lost, the
+body of `hold` is cancelled and LeaseLost leaves the block, the way
+`asyncio.timeout` does it; a cancellation from outside stays one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, cast
+
+from leasehold import client
+from leasehold.engine.engine import Engine, open_engine
+from leasehold.engine.events import Observer, log_fields
+from leasehold.engine.grant import Grant
+from leasehold.engine.lease import BaseLease, BaseLoss
+from leasehold.engine.looped import LoopedRuntime
+from leasehold.errors import AcquireTimeout, InvalidInput, LeaseLost, StoreError
+from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
+from leasehold.rules.arguments import function as check_function
+from leasehold.rules.arguments import functions
+from leasehold.rules.names import check_text
+from leasehold.rules.templates import fill, parse
+from leasehold.rules.timing import DEFAULT_TTL
+from leasehold.telemetry.logs import log_event
+from leasehold.wires.clock import system_clock
+
+__all__ = ["Hold", "Lease", "Locks", "Loss", "OnLost", "connect"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F")
+
+_log = logging.getLogger("leasehold")
+
+
+def like(twin: object) -> Callable[[F], F]:
+    """One text for both colours: take the docstring of the blocking twin."""
+
+    def copy(mine: F) -> F:
+        mine.__doc__ = twin.__doc__
+        return mine
+
+    return copy
+
+
+@like(client.connect)
+async def connect(
+    url: str,
+    *,
+    holder: str | None = None,
+    prefix: str | None = None,
+    tenant: str | None = None,
+    timeout: float = 5.0,  # noqa: ASYNC109  bounds each request to the store, not this call
+    helper: bool = False,
+    observers: Iterable[Observer] = (),
+) -> Locks:
+    runtime = LoopedRuntime(system_clock())
+    engine = await open_engine(
+        url,
+        runtime,
+        holder=holder,
+        prefix=prefix,
+        tenant=tenant,
+        timeout=timeout,
+        helper=helper,
+        observers=(log_event, *functions("observers", observers)),
+    )
+    return Locks(engine)
+
+
+@like(client.Loss)
+class Loss(BaseLoss):
+    __slots__ = ()
+
+    @like(client.Loss.wait)
+    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  answers False, raises nothing
+        return await self._told(timeout)
+
+
+@like(client.Lease)
+class Lease(BaseLease):
+    __slots__ = ()
+
+    @property
+    @like(client.Lease.lost)
+    def lost(self) -> Loss:
+        return Loss(self._engine, self._grant)
+
+    @like(client.Lease.renew)
+    async def renew(self) -> Renewal:
+        return await self._engine.renew(self._grant)
+
+    @like(client.Lease.release)
+    async def release(self) -> bool:
+        return await self._engine.release(self._grant)
+
+
+OnLost = Callable[[Lease], object]
+
+
+@like(client.Locks)
+class Locks:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    @like(client.Locks.holder)
+    def holder(self) -> str:
+        return self._engine.holder
+
+    @property
+    @like(client.Locks.guarantees)
+    def guarantees(self) -> Guarantees:
+        return self._engine.store.guarantees
+
+    @property
+    @like(client.Locks.lag)
+    def lag(self) -> float:
+        return self._engine.heartbeat.lag
+
+    @like(client.Locks.try_acquire)
+    async def try_acquire(
+        self,
+        scope: str | Name,
+        *,
+        ttl: float = DEFAULT_TTL,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        on_lost: OnLost | None = None,
+    ) -> Lease | None:
+        try:
+            return await self.acquire(
+                scope, ttl=ttl, wait=0, metadata=metadata, max_hold=max_hold, reentrant=reentrant, on_lost=on_lost
+            )
+        except AcquireTimeout:
+            return None
+
+    @like(client.Locks.acquire)
+    async def acquire(
+        self,
+        scope: str | Name,
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        on_lost: OnLost | None = None,
+    ) -> Lease:
+        if on_lost is not None:
+            check_function("on_lost", on_lost)
+        ask = self._here().ask(scope, ttl, wait, metadata, max_hold)
+        grant = await self._engine.acquire(ask, reentrant=reentrant)
+        if grant.handle is None:
+            grant.handle = Lease(self._engine, grant)
+        lease = cast("Lease", grant.handle)
+        if on_lost is not None:
+            _on_loss(grant, functools.partial(_call, on_lost, lease))
+        return lease
+
+    @like(client.Locks.hold)
+    def hold(
+        self,
+        scope: str | Name,
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+        on_lost: OnLost | None = None,
+    ) -> Hold:
+        acquire = functools.partial(
+            self.acquire,
+            scope,
+            ttl=ttl,
+            wait=wait,
+            metadata=metadata,
+            max_hold=max_hold,
+            reentrant=reentrant,
+            on_lost=on_lost,
+        )
+        return Hold(acquire)
+
+    @like(client.Locks.locked)
+    def locked(
+        self,
+        template: str,
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        reentrant: bool = False,
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+            if not inspect.iscoroutinefunction(function):
+                raise InvalidInput("function", function, "must be an async def function; for plain ones use leasehold")
+            signature = inspect.signature(function)
+            parsed = parse(template, signature.parameters)
+
+            @functools.wraps(function)
+            async def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+                call = signature.bind(*args, **kwargs)
+                call.apply_defaults()
+                key = fill(parsed, call.arguments)
+                async with self.hold(
+                    key, ttl=ttl, wait=wait, metadata=metadata, max_hold=max_hold, reentrant=reentrant
+                ):
+                    return await function(*args, **kwargs)
+
+            return wrapped
+
+        return decorate
+
+    @like(client.Locks.inspect)
+    async def inspect(self, scope: str | Name) -> LeaseInfo | None:
+        return await self._here().inspect(self._engine.key_of(scope))
+
+    @like(client.Locks.list)
+    async def list(self) -> list[LeaseInfo]:
+        return await self._here().list()
+
+    @like(client.Locks.break_lease)
+    async def break_lease(self, scope: str | Name, *, reason: str, force: bool = False) -> LeaseInfo | None:
+        key = self._here().key_of(scope)
+        return await self._engine.break_lease(key, check_text("reason", reason), force=force)
+
+    @like(client.Locks.gc)
+    async def gc(self, limit: int = 100_000) -> int:
+        return await self._here().collect(limit)
+
+    @like(client.Locks.close)
+    async def close(self) -> None:
+        await self._engine.close()
+
+    @like(client.Locks.__enter__)
+    async def __aenter__(self) -> Self:
+        return self
+
+    @like(client.Locks.__exit__)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _here(self) -> Engine:
+        if self._engine.closed is None:
+            self._engine.runtime.check_here()
+        return self._engine
+
+
+@like(client.Hold)
+class Hold:
+    def __init__(self, acquire: Callable[[], Awaitable[Lease]]) -> None:
+        self._acquire = acquire
+        self._lease: Lease | None = None
+        self._inside = False
+        self._cancelled = False
+
+    @like(client.Hold.__enter__)
+    async def __aenter__(self) -> Lease:
+        self._lease = lease = await self._acquire()
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._cancelling = self._task.cancelling()
+        self._inside = True
+        _on_loss(lease._grant, self._cancel)  # noqa: SLF001  the facade's own lease
+        return lease
+
+    @like(client.Hold.__exit__)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease = cast("Lease", self._lease)
+        self._inside = False
+        reason = lease.why_lost()
+        # As in asyncio.timeout: what is left of cancellations after ours is somebody else's.
+        ours = self._cancelled and self._task.uncancel() <= self._cancelling
+        # Told to the observers already. The lease ends by its ttl, and the block's outcome stands.
+        with contextlib.suppress(StoreError):
+            await lease.release()
+        told = kind is None or (ours and kind is asyncio.CancelledError)
+        if reason is not None and told:
+            raise LeaseLost(lease.scope, lease.token, reason) from error
+
+    def _cancel(self) -> None:
+        if self._inside:
+            self._cancelled = True
+            self._task.cancel()
+
+
+def _on_loss(grant: Grant, callback: Callable[[], object]) -> None:
+    """Have the callback called once, on this loop, if the grant is lost; the news may come from any thread."""
+    loop = asyncio.get_running_loop()
+    once = [callback]
+
+    def ended() -> None:
+        if grant.lost is not None and once and not loop.is_closed():
+            loop.call_soon_threadsafe(once.pop())
+
+    grant.on_end.append(ended)
+    ended()
+
+
+_CALLS: set[asyncio.Future[object]] = set()
+
+
+def _call(on_lost: OnLost, lease: Lease) -> None:
+    try:
+        answer = on_lost(lease)
+    except Exception:  # noqa: BLE001  the user's own, reported; nobody else waits for it
+        _log.exception("on_lost failed for %r", lease.scope, extra=log_fields(lease.scope, lease.holder, lease.token))
+        return
+    if inspect.isawaitable(answer):
+        call = asyncio.ensure_future(answer)
+        _CALLS.add(call)
+        call.add_done_callback(functools.partial(_called, lease))
+
+
+def _called(lease: Lease, call: asyncio.Future[object]) -> None:
+    _CALLS.discard(call)
+    if not call.cancelled() and call.exception() is not None:
+        _log.error(
+            "on_lost failed for %r",
+            lease.scope,
+            exc_info=call.exception(),
+            extra=log_fields(lease.scope, lease.holder, lease.token),
+        )
