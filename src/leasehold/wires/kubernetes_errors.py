@@ -81,7 +81,8 @@ def wire_error(where: str, error: Exception, timeout: float, *, sent: bool, read
 def _tls_remedy(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return "check certificate-authority and server of the kubeconfig against the server's certificate"
-    if any(word in str(error) for word in ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "UNEXPECTED_EOF")):
+    hung_up = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+    if hung_up or any(word in str(error) for word in ("WRONG_VERSION_NUMBER", "RECORD_LAYER")):
         return _NO_TLS
     return "check the client's certificate and what the server demands"
 
