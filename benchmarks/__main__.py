@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import calls, imports, kubernetes, postgres, redis, renewals, sqlite
+from benchmarks import calls, imports, kubernetes, postgres, redis, renewals, sqlite, zookeeper
 from benchmarks.harness import print_table
 
 figures = [
     figure
-    for measure in (
-        sqlite.figures,
-        redis.figures,
-        postgres.figures,
-        kubernetes.figures,
-        calls.figures,
-        renewals.figures,
-        imports.figures,
-    )
-    for figure in measure()
+    for measured in (sqlite, redis, postgres, kubernetes, zookeeper, calls, renewals, imports)
+    for figure in measured.figures()
 ]
 print_table(figures)
 sys.exit(any(figure.verdict == "FAIL" for figure in figures))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.testing.servers import PostgresServer, RedisServer
+from leasehold.testing.servers import PostgresServer, RedisServer, ZooKeeperServer
 from leasehold.testing.servers.shared import shared
 
 
@@ -19,3 +19,8 @@ def postgres() -> PostgresServer:
 def redis_with_log() -> RedisServer:
     """One Redis in real time that has every change on disk before it answers."""
     return shared("redis with log", RedisServer(aof="always"))
+
+
+def zookeeper() -> ZooKeeperServer:
+    """One ZooKeeper in real time, which leaves it to the system when changes reach the disk."""
+    return shared("zookeeper", ZooKeeperServer(sync=False))

@@ -13,6 +13,7 @@ from leasehold.testing.conformance.server_worlds import (
     RedisWorld,
 )
 from leasehold.testing.conformance.worlds import MemoryWorld, SqliteWorld
+from leasehold.testing.conformance.zookeeper_worlds import ZooKeeperTlsWorld, ZooKeeperWorld
 
 WORLDS = {
     "memory": MemoryWorld,
@@ -24,6 +25,8 @@ WORLDS = {
     "postgresql": PostgresWorld,
     "postgres": PooledPostgresWorld,
     "kubernetes": KubernetesWorld,
+    "zookeeper": ZooKeeperWorld,
+    "zookeepers": ZooKeeperTlsWorld,
 }
 
 arena = arenas(**WORLDS)

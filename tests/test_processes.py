@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from leasehold.testing.conformance.process_laws import ProcessLaws
-from tests.servers import postgres, redis
+from leasehold.testing.conformance.zookeeper_worlds import make_chroot
+from tests.servers import postgres, redis, zookeeper
 
 
 def empty_redis(_folder: Path) -> str:
@@ -21,11 +22,18 @@ def empty_postgres(_folder: Path) -> str:
     return postgres().url
 
 
+def empty_zookeeper(folder: Path) -> str:
+    chroot = f"/{folder.name}"
+    make_chroot(zookeeper(), chroot)
+    return f"{zookeeper().url}{chroot}"
+
+
 # One of each kind: between processes, how a store is reached makes no difference.
 URLS: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite://{folder}/leases.db",
     "redis": empty_redis,
     "postgresql": empty_postgres,
+    "zookeeper": empty_zookeeper,
 }
 
 

@@ -29,6 +29,7 @@ from leasehold.testing.servers import (
     ServerClock,
     ServerFailed,
     ShiftedClock,
+    ZooKeeperServer,
     postgres,
     process,
     programs,
@@ -314,6 +315,7 @@ def test_a_forked_child_does_not_end_its_parents_server() -> None:
         (RedisServer(clock=ServerClock()), "libfaketime.so.1", "libfaketime"),
         (RedisServer(program="/nowhere/redis-server"), "/nowhere/redis-server", "redis-server"),
         (PostgresServer(), "initdb", "postgresql"),
+        (ZooKeeperServer(), "java", "default-jre-headless"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -594,5 +596,5 @@ def test_where_it_may_not_install_the_script_says_the_exact_command(tmp_path: Pa
         check=False,
     )
     assert done.returncode == 1
-    packages = "redis-server openssl etcd-server kubernetes-client xz-utils"
+    packages = "redis-server openssl default-jre-headless etcd-server kubernetes-client xz-utils"
     assert f"sudo apt-get update && sudo apt-get install -y {packages}\n" in done.stderr

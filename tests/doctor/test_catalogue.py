@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.doctor.findings import CATALOGUE, Severity, finding
 from leasehold.doctor.versions import POSTGRES, REDIS, VALKEY, Bug
-from tests.doctor import test_kubernetes, test_postgres, test_redis, test_sqlite
+from tests.doctor import test_kubernetes, test_postgres, test_redis, test_sqlite, test_zookeeper
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "howto" / "doctor.md").read_text()
@@ -17,8 +17,8 @@ ROWS = dict(re.findall(r"^\| `([a-z-]+)` \| (\w+) \|", PAGE, re.MULTILINE))
 
 
 def test_every_code_is_provoked_by_a_test() -> None:
-    provoked = [test_sqlite.TROUBLES, test_redis.TROUBLES, test_postgres.TROUBLES, test_kubernetes.TROUBLES]
-    assert set().union(*provoked) == set(CATALOGUE)
+    stores = (test_sqlite, test_redis, test_postgres, test_kubernetes, test_zookeeper)
+    assert set().union(*(store.TROUBLES for store in stores)) == set(CATALOGUE)
 
 
 def test_every_code_is_documented_with_its_severity_and_no_other() -> None:

@@ -90,4 +90,17 @@ async def _kubernetes(store: Any, client: Client, colour: Colour) -> tuple[msgsp
     return facts, judge_kubernetes.judge(facts, client)
 
 
-DOCTORS: dict[str, Doctor] = {"sqlite": _sqlite, "redis": _redis, "postgres": _postgres, "kubernetes": _kubernetes}
+async def _zookeeper(store: Any, client: Client, colour: Colour) -> tuple[msgspec.Struct, list[Check]]:
+    from leasehold.doctor import gather_zookeeper, judge_zookeeper  # noqa: PLC0415  the same with kazoo
+
+    facts = await gather_zookeeper.gather(store, colour)
+    return facts, judge_zookeeper.judge(facts, client)
+
+
+DOCTORS: dict[str, Doctor] = {
+    "sqlite": _sqlite,
+    "redis": _redis,
+    "postgres": _postgres,
+    "kubernetes": _kubernetes,
+    "zookeeper": _zookeeper,
+}

@@ -135,6 +135,33 @@ class KubernetesFacts(msgspec.Struct, frozen=True):
     names_cut: int
 
 
+class ZooKeeperServer(msgspec.Struct, frozen=True):
+    """One server of the URL. `mode` is empty where it does not serve; `limit` None where it does not tell.
+
+    `connections` is the most that any one address has, which is what `limit` is about (0 is no limit).
+    """
+
+    address: str
+    version: tuple[int, ...] | None
+    mode: str
+    limit: int | None
+    connections: int
+
+
+class ZooKeeperFacts(msgspec.Struct, frozen=True):
+    """The servers of an ensemble that the URL names, the sessions they grant, and who may change our nodes."""
+
+    trips: Trips
+    times: Times
+    contents: Contents | None
+    refusals: tuple[Refusal, ...]
+    unseen: tuple[Unseen, ...]
+    servers: tuple[ZooKeeperServer, ...]
+    shortest: float
+    longest: float
+    open_to_all: bool
+
+
 class PostgresFacts(msgspec.Struct, frozen=True):
     """A PostgreSQL database and the table of leases in it. Ages are in seconds."""
 

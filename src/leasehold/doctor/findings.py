@@ -77,6 +77,13 @@ CATALOGUE: Final[dict[str, Severity]] = {
     "kubernetes-no-election": NOTE,
     "kubernetes-many-leases": NOTE,
     "kubernetes-names-cut": NOTE,
+    # ZooKeeper
+    "zookeeper-sync-bug": WARNING,
+    "zookeeper-gap-bug": ERROR,
+    "zookeeper-server-missing": WARNING,
+    "zookeeper-ttl-refused": ERROR,
+    "zookeeper-connections-nearly-full": WARNING,
+    "zookeeper-world-writable": WARNING,
 }
 
 

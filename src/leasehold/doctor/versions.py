@@ -83,6 +83,26 @@ POSTGRES = (
         branch=1,
     ),
 )
+ZOOKEEPER = (
+    Bug(
+        "zookeeper-sync-bug",
+        "ZooKeeper",
+        "a follower that crashes right after it caught up with its leader can forget what was answered "
+        "(ZOOKEEPER-4785), and with it a lease that is held",
+        since=(3, 5, 3),
+        mended=((3, 9, 2),),
+        branch=2,
+    ),
+    Bug(
+        "zookeeper-gap-bug",
+        "ZooKeeper",
+        "a server that fell behind hands on a log with a gap once it leads (ZOOKEEPER-4925): leases that are held, "
+        "and tokens that were given, are forgotten",
+        since=(3, 9, 3),
+        mended=((3, 9, 4),),
+        branch=2,
+    ),
+)
 
 
 def shown(version: Version) -> str:

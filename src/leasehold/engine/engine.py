@@ -370,5 +370,9 @@ async def open_engine(
     if helper:
         from leasehold.engine.helper import start_helper  # noqa: PLC0415  brings subprocess along; few need it
 
-        engine.heartbeat.helper = await start_helper(url, patience, runtime, engine)
+        try:
+            engine.heartbeat.helper = await start_helper(url, patience, runtime, engine)
+        except BaseException:
+            await store.close()
+            raise
     return engine

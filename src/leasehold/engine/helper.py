@@ -108,6 +108,8 @@ async def start_helper(url: str, patience: float, runtime: Runtime, engine: Engi
     """Start the helper and wait until it has reached the store."""
     if url.startswith("memory:"):
         raise InvalidInput("helper", True, "a helper process cannot reach memory://, which lives in this process")
+    if url.startswith("zookeeper"):
+        raise InvalidInput("helper", True, "a helper process cannot keep a ZooKeeper session, which is this process's")
     helper = Helper(runtime, engine)
     problem = await runtime.call(lambda: helper.start(url, patience))
     if problem is not None:

@@ -91,6 +91,14 @@ def _kubernetes(parts: SplitResult, timeout: float, colour: Colour) -> Store:
     return KubernetesStore(kubernetes_config(parts), timeout=timeout, colour=colour)
 
 
+def _zookeeper(parts: SplitResult, timeout: float, colour: Colour) -> Store:
+    require("kazoo", feature=f"the store {parts.scheme}://", extra="zookeeper")
+    from leasehold.stores.zookeeper import ZooKeeperStore  # noqa: PLC0415  lazily, see above
+    from leasehold.wires.zookeeper_url import zookeeper_config  # noqa: PLC0415
+
+    return ZooKeeperStore(zookeeper_config(parts, _safe(parts.geturl())), timeout=timeout, colour=colour)
+
+
 SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {
     "memory": _memory,
     "sqlite": _sqlite,
@@ -101,6 +109,8 @@ SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {
     "postgresql": _postgres,
     "postgres": _postgres,
     "kubernetes": _kubernetes,
+    "zookeeper": _zookeeper,
+    "zookeepers": _zookeeper,
 }
 
 _MEMORIES: dict[tuple[str, Clock], Memory] = {}

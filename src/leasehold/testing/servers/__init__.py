@@ -20,6 +20,7 @@ from leasehold.testing.servers.process import ServerFailed
 from leasehold.testing.servers.programs import MissingProgram
 from leasehold.testing.servers.redis import RedisServer
 from leasehold.testing.servers.redis_groups import RedisCluster, RedisSentinels
+from leasehold.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 __all__ = [
     "EtcdServer",
@@ -34,4 +35,6 @@ __all__ = [
     "ServerClock",
     "ServerFailed",
     "ShiftedClock",
+    "ZooKeeperEnsemble",
+    "ZooKeeperServer",
 ]

@@ -14,6 +14,9 @@ from leasehold.errors import LeaseholdError
 POSTGRES = "/usr/lib/postgresql/*/bin"
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 FAKETIME = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/lib64/faketime", "/usr/local/lib/faketime")
+# Where Debian keeps what Java programs are made of.
+JARS = "/usr/share/java"
+ZOOKEEPER = ("zookeeper", "netty-codec", "netty-resolver", "slf4j-simple")
 # What envtest calls the folder with kube-apiserver, etcd and kubectl.
 KUBE_ASSETS = "KUBEBUILDER_ASSETS"
 KUBE_CACHE = Path("leasehold", "kube-apiserver-1.20.2")
@@ -47,6 +50,18 @@ def openssl() -> str:
 
 def etcd() -> str:
     return _found("etcd", "etcd-server", *_kube_assets())
+
+
+def java() -> str:
+    return _found("java", "default-jre-headless")
+
+
+def zookeeper_classes() -> str:
+    """ZooKeeper and what it is made of, with a log on its output."""
+    found = [place for name in ZOOKEEPER for place in glob(f"{JARS}/{name}.jar")]
+    if len(found) < len(ZOOKEEPER):
+        raise MissingProgram("zookeeper.jar", "zookeeper")
+    return ":".join(found)
 
 
 def kubectl() -> str:
