@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.testing.servers import PostgresServer, RedisServer, ZooKeeperServer
+from leasehold.testing.servers import EtcdServer, PostgresServer, RedisServer, ZooKeeperServer
 from leasehold.testing.servers.shared import shared
 
 
@@ -14,6 +14,11 @@ def redis() -> RedisServer:
 def postgres() -> PostgresServer:
     """One PostgreSQL in real time, with everything a default one syncs."""
     return shared("postgres", PostgresServer(config={"max_connections": 300}))
+
+
+def etcd() -> EtcdServer:
+    """One etcd in real time."""
+    return shared("etcd", EtcdServer())
 
 
 def redis_with_log() -> RedisServer:

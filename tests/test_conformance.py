@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leasehold.testing.conformance import Conformance, arenas
+from leasehold.testing.conformance.etcd_worlds import EtcdTlsWorld, EtcdWorld
 from leasehold.testing.conformance.kube_worlds import KubernetesWorld
 from leasehold.testing.conformance.server_worlds import (
     PooledPostgresWorld,
@@ -27,6 +28,8 @@ WORLDS = {
     "kubernetes": KubernetesWorld,
     "zookeeper": ZooKeeperWorld,
     "zookeepers": ZooKeeperTlsWorld,
+    "etcd": EtcdWorld,
+    "etcds": EtcdTlsWorld,
 }
 
 arena = arenas(**WORLDS)

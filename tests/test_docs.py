@@ -10,7 +10,7 @@ import pytest
 
 import leasehold
 from leasehold.model import Guarantees
-from tests.servers import postgres, redis, redis_with_log, zookeeper
+from tests.servers import etcd, postgres, redis, redis_with_log, zookeeper
 from tests.stores.kubernetes_support import Place
 from tests.support import PYTHON, ROOT
 
@@ -33,6 +33,7 @@ def test_the_table_of_guarantees_is_what_the_stores_declare(tmp_path: Path) -> N
         "`postgresql://`": postgres().url,
         "`kubernetes://`": Place().url(),
         "`zookeeper://`": zookeeper().url,
+        "`etcd://`": etcd().url,
     }
     wanted = []
     for name, url in urls.items():

@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.testing.conformance.process_laws import ProcessLaws
 from leasehold.testing.conformance.zookeeper_worlds import make_chroot
-from tests.servers import postgres, redis, zookeeper
+from tests.servers import etcd, postgres, redis, zookeeper
 
 
 def empty_redis(_folder: Path) -> str:
@@ -28,12 +28,18 @@ def empty_zookeeper(folder: Path) -> str:
     return f"{zookeeper().url}{chroot}"
 
 
+def empty_etcd(folder: Path) -> str:
+    # Each test has a folder of its own, and so keys of its own.
+    return f"{etcd().url}?namespace={folder}/"
+
+
 # One of each kind: between processes, how a store is reached makes no difference.
 URLS: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite://{folder}/leases.db",
     "redis": empty_redis,
     "postgresql": empty_postgres,
     "zookeeper": empty_zookeeper,
+    "etcd": empty_etcd,
 }
 
 

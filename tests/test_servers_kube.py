@@ -395,7 +395,7 @@ def checkout(tmp_path: Path) -> Path:
     script.parent.mkdir(parents=True)
     shutil.copy(ROOT / "scripts" / "install-servers", script)
     (tmp_path / "bin").mkdir()
-    needed = ("redis-server", "pgbouncer", "openssl", "etcd", "kubectl", "xz")
+    needed = ("redis-server", "pgbouncer", "openssl", "java", "etcd", "kubectl", "xz")
     for name in (*needed, "sh", "tr", "dirname", "uname", "mkdir", "chmod", "mv", "rm", "cat"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name, path=f"{os.environ['PATH']}:{programs.SBIN}") or "")
     return tmp_path

@@ -40,7 +40,9 @@ class Record(msgspec.Struct, frozen=True):
     `revision` names this state of the record and proves ownership; `born` is the
     revision of the write that created it, so tokens and order come from it. `ttl`
     None means lasting. `left` is what the store says remains, for people and
-    timers; no promise rests on it. `tag` belongs to the store that wrote it.
+    timers; no promise rests on it. `tag` belongs to the store that wrote it. `since`,
+    where records share an expiry, is the reading of our own clock from which the ttl
+    counts: the shared one was last renewed then, and not when the record was written.
     """
 
     key: Key
@@ -50,6 +52,7 @@ class Record(msgspec.Struct, frozen=True):
     ttl: float | None
     left: float | None
     tag: object = None
+    since: float | None = None
 
     def __repr__(self) -> str:
         # Not the value: it holds the secret of whoever wrote it.

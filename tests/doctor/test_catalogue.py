@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.doctor.findings import CATALOGUE, Severity, finding
 from leasehold.doctor.versions import POSTGRES, REDIS, VALKEY, Bug
-from tests.doctor import test_kubernetes, test_postgres, test_redis, test_sqlite, test_zookeeper
+from tests.doctor import test_etcd, test_kubernetes, test_postgres, test_redis, test_sqlite, test_zookeeper
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "howto" / "doctor.md").read_text()
@@ -17,7 +17,7 @@ ROWS = dict(re.findall(r"^\| `([a-z-]+)` \| (\w+) \|", PAGE, re.MULTILINE))
 
 
 def test_every_code_is_provoked_by_a_test() -> None:
-    stores = (test_sqlite, test_redis, test_postgres, test_kubernetes, test_zookeeper)
+    stores = (test_sqlite, test_redis, test_postgres, test_kubernetes, test_etcd, test_zookeeper)
     assert set().union(*(store.TROUBLES for store in stores)) == set(CATALOGUE)
 
 

@@ -302,12 +302,12 @@ def test_a_server_that_speaks_no_tls_or_no_kubernetes_is_named(tmp_path: Path, c
     etcd = place.server.etcd
     with (
         pytest.raises(StoreUnavailable, match="does it speak TLS"),
-        driven(spoilt(place, tmp_path, server=etcd.url.replace("http:", "https:")), colour),
+        driven(spoilt(place, tmp_path, server=etcd.endpoint.replace("http:", "https:")), colour),
     ):
         raise AssertionError("opened")
     with (
         pytest.raises(StoreUnavailable, match="no API server of Kubernetes"),
-        driven(spoilt(place, tmp_path, server=etcd.url), colour),
+        driven(spoilt(place, tmp_path, server=etcd.endpoint), colour),
     ):
         raise AssertionError("opened")
     with (

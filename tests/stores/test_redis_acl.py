@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from leasehold.errors import PermissionDenied, StoreError
+from leasehold.rules.addresses import Address
 from leasehold.stores.redis import MINIMAL_ACL, MINIMAL_ACL_CLUSTER
 from leasehold.testing.servers import RedisCluster, RedisServer
 from leasehold.wires.redis_line import RedisLine
-from leasehold.wires.redis_url import Address, RedisConfig
+from leasehold.wires.redis_url import RedisConfig
 from tests.stores.redis_support import KEY, ROOT_OF_KEYS, driven, key
 from tests.support import ROOT, eventually
 

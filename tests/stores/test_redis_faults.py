@@ -18,6 +18,7 @@ from leasehold.engine.blocking import drive
 from leasehold.engine.looped import LoopedRuntime
 from leasehold.errors import StoreError, StoreUnavailable
 from leasehold.model import Conflict, Key, Record, Renewal
+from leasehold.rules.addresses import Address
 from leasehold.stores.base import Store
 from leasehold.stores.open import open_store
 from leasehold.stores.redis import _bucket, _name
@@ -30,7 +31,7 @@ from leasehold.wires.clock import system_clock
 from leasehold.wires.colour import Colour
 from leasehold.wires.redis_finder import bucket_keys
 from leasehold.wires.redis_line import RedisLine
-from leasehold.wires.redis_url import Address, RedisConfig
+from leasehold.wires.redis_url import RedisConfig
 from tests.stores.redis_support import (
     FROZEN,
     KEY,

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from leasehold.engine.blocking import BlockingRuntime
 from leasehold.errors import InvalidInput
+from leasehold.rules.addresses import Address
 from leasehold.rules.urls import split
 from leasehold.stores.open import open_store
 from leasehold.wires.clock import system_clock
-from leasehold.wires.redis_url import Address, RedisConfig, redis_config
+from leasehold.wires.redis_url import RedisConfig, redis_config
 
 
 def config(url: str) -> RedisConfig:

@@ -14,11 +14,11 @@ from leasehold.engine.blocking import BlockingRuntime
 from leasehold.errors import InvalidInput
 from leasehold.model import Key
 from leasehold.rules import zookeeper_nodes as nodes
+from leasehold.rules.addresses import Address
 from leasehold.rules.urls import split
 from leasehold.rules.zookeeper_nodes import Header, Kind
 from leasehold.stores.open import open_store
 from leasehold.wires.clock import system_clock
-from leasehold.wires.redis_url import Address
 from leasehold.wires.zookeeper_frames import BadFrame, Frames, read_connect, read_reply
 from leasehold.wires.zookeeper_url import ZooKeeperConfig, zookeeper_config
 from tests.stores.test_redis_imports import modules_after

@@ -97,10 +97,18 @@ async def _zookeeper(store: Any, client: Client, colour: Colour) -> tuple[msgspe
     return facts, judge_zookeeper.judge(facts, client)
 
 
+async def _etcd(store: Any, client: Client, colour: Colour) -> tuple[msgspec.Struct, list[Check]]:
+    from leasehold.doctor import gather_etcd, judge_etcd  # noqa: PLC0415  the same with gRPC
+
+    facts = await gather_etcd.gather(store, colour)
+    return facts, judge_etcd.judge(facts, client)
+
+
 DOCTORS: dict[str, Doctor] = {
     "sqlite": _sqlite,
     "redis": _redis,
     "postgres": _postgres,
     "kubernetes": _kubernetes,
     "zookeeper": _zookeeper,
+    "etcd": _etcd,
 }

@@ -162,6 +162,35 @@ class ZooKeeperFacts(msgspec.Struct, frozen=True):
     open_to_all: bool
 
 
+class EtcdMember(msgspec.Struct, frozen=True):
+    """One member that the URL names. `version` None: it did not answer. `sync_p99` in seconds."""
+
+    address: str
+    version: tuple[int, ...] | None
+    leads: bool
+    bytes: int
+    quota: int | None
+    sync_p99: float | None
+    troubles: tuple[str, ...]
+
+
+class EtcdFacts(msgspec.Struct, frozen=True):
+    """An etcd cluster, as far as the URL names it. `voters` are all its members, `guarded`: not everybody gets in.
+
+    `difference` is the members' wall clock less ours, as far as a whole second and the time of a message show it.
+    """
+
+    trips: Trips
+    contents: Contents
+    refusals: tuple[Refusal, ...]
+    unseen: tuple[Unseen, ...]
+    members: tuple[EtcdMember, ...]
+    voters: int | None
+    guarded: bool
+    difference: float
+    difference_error: float
+
+
 class PostgresFacts(msgspec.Struct, frozen=True):
     """A PostgreSQL database and the table of leases in it. Ages are in seconds."""
 

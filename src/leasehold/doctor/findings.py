@@ -84,6 +84,17 @@ CATALOGUE: Final[dict[str, Severity]] = {
     "zookeeper-ttl-refused": ERROR,
     "zookeeper-connections-nearly-full": WARNING,
     "zookeeper-world-writable": WARNING,
+    # etcd
+    "etcd-early-revocation": WARNING,
+    "etcd-stale-reads": NOTE,
+    "etcd-lease-rights": WARNING,
+    "etcd-member-down": WARNING,
+    "etcd-single-member": NOTE,
+    "etcd-members-unnamed": WARNING,
+    "etcd-slow-disk": WARNING,
+    "etcd-alarm": ERROR,
+    "etcd-space-nearly-full": WARNING,
+    "etcd-open": WARNING,
 }
 
 

@@ -10,13 +10,14 @@ import hiredis
 from leasehold.doctor.facts import Contents, RedisFacts, RedisNode, Times, Unseen
 from leasehold.doctor.gather_common import ClockReader, time_trips, try_verbs
 from leasehold.errors import StoreError
+from leasehold.rules.addresses import Address
 from leasehold.stores.redis import MINIMAL_ACL, MINIMAL_ACL_CLUSTER, RANGE, RedisStore
 from leasehold.wires.colour import Colour
 from leasehold.wires.redis import Call, RedisWire
 from leasehold.wires.redis_errors import reply_error
 from leasehold.wires.redis_finder import BUCKETS, bucket_keys
 from leasehold.wires.redis_link import Command
-from leasehold.wires.redis_url import Address, RedisConfig
+from leasehold.wires.redis_url import RedisConfig
 
 MICRO = 1_000_000
 # So many records of each bucket show how many of the others have expired.

@@ -11,11 +11,11 @@ from leasehold.doctor.facts import Contents, Unseen, ZooKeeperFacts, ZooKeeperSe
 from leasehold.doctor.gather_common import ClockReader, time_trips, try_verbs
 from leasehold.errors import StoreError
 from leasehold.rules import zookeeper_nodes as nodes
+from leasehold.rules.addresses import Address
 from leasehold.rules.zookeeper_nodes import Kind
 from leasehold.stores.zookeeper import Tag, ZooKeeperStore
 from leasehold.wires import zookeeper_frames as frames
 from leasehold.wires.colour import Colour
-from leasehold.wires.redis_url import Address
 from leasehold.wires.zookeeper import ZooKeeperWire
 from leasehold.wires.zookeeper_link import tls_context
 

@@ -103,6 +103,35 @@ ZOOKEEPER = (
         branch=2,
     ),
 )
+ETCD = (
+    Bug(
+        "etcd-early-revocation",
+        "etcd",
+        "a leader that was paused or whose disk stood still, and that was replaced meanwhile, can end leases that "
+        "others renewed: the next client gets what another still holds",
+        since=(3, 0, 0),
+        mended=((3, 4, 31), (3, 5, 13)),
+        branch=2,
+    ),
+    Bug(
+        "etcd-stale-reads",
+        "etcd",
+        "a member that was paused can answer reads from the past. Leasehold does not rely on such reads: it confirms "
+        "what it reads through the members' log; other programs on this cluster may",
+        since=(3, 4, 20),
+        mended=((3, 4, 42), (3, 5, 28), (3, 6, 9)),
+        branch=2,
+    ),
+    Bug(
+        "etcd-lease-rights",
+        "etcd",
+        "whoever reaches the members can end other people's leases, users or not (CVE-2026-33413), "
+        "unless your distribution has mended it without changing the number",
+        since=(3, 0, 0),
+        mended=((3, 4, 42), (3, 5, 28), (3, 6, 9)),
+        branch=2,
+    ),
+)
 
 
 def shown(version: Version) -> str:

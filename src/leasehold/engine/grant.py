@@ -127,6 +127,9 @@ class Grant:
 
     def trust(self, sent: float, chance: float) -> None:
         """Believe the hold on the strength of an answer to a request sent at `sent`."""
+        if self.record.since is not None:
+            # What it hangs on was last renewed before that.
+            sent = min(sent, self.record.since)
         self.deadline = self.capped(trust_ends(sent, self.ttl))
         self.window, self.due = renewal_window(sent, self.ttl, chance)
 

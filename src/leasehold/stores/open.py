@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, parse_qsl, unquote
+from urllib.parse import SplitResult, unquote
 
-from leasehold.errors import InvalidInput, shown
+from leasehold.errors import InvalidInput
 from leasehold.extras import require
-from leasehold.rules.urls import split
+from leasehold.rules.urls import read_options, split
 from leasehold.stores.base import Store
 from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Colour
@@ -99,6 +99,16 @@ def _zookeeper(parts: SplitResult, timeout: float, colour: Colour) -> Store:
     return ZooKeeperStore(zookeeper_config(parts, _safe(parts.geturl())), timeout=timeout, colour=colour)
 
 
+def _etcd(parts: SplitResult, timeout: float, colour: Colour) -> Store:
+    # Which asks for its package itself: gRPC must be told to be silent before it is imported.
+    from leasehold.stores.etcd import EtcdStore  # noqa: PLC0415  lazily, see above
+    from leasehold.wires.etcd import EtcdWire  # noqa: PLC0415
+    from leasehold.wires.etcd_url import etcd_config  # noqa: PLC0415
+
+    config = etcd_config(parts, _safe(parts.geturl()))
+    return EtcdStore(EtcdWire(config, timeout=timeout, colour=colour), colour)
+
+
 SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {
     "memory": _memory,
     "sqlite": _sqlite,
@@ -111,6 +121,8 @@ SCHEMES: dict[str, Callable[[SplitResult, float, Colour], Store]] = {
     "kubernetes": _kubernetes,
     "zookeeper": _zookeeper,
     "zookeepers": _zookeeper,
+    "etcd": _etcd,
+    "etcds": _etcd,
 }
 
 _MEMORIES: dict[tuple[str, Clock], Memory] = {}
@@ -124,14 +136,8 @@ def _safe(url: str) -> str:
 
 def _query(parts: SplitResult, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
     """The options of a URL: only known names, only known values, none twice."""
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in known or name in options:
-            allowed = ", ".join(known) or "none"
-            raise InvalidInput(
-                "url", _safe(parts.geturl()), f"option {shown(name)} is unknown or repeated; this store has: {allowed}"
-            )
+    options = read_options(parts.query, tuple(known), _safe(parts.geturl()))
+    for name, value in options.items():
         if value.lower() not in known[name]:
             raise InvalidInput("url", _safe(parts.geturl()), f"{name} must be one of {', '.join(known[name])}")
-        options[name] = value.lower()
-    return options
+    return {name: value.lower() for name, value in options.items()}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from urllib.parse import SplitResult, parse_qsl
+from urllib.parse import SplitResult
 
 import msgspec
 
-from leasehold.errors import InvalidInput, shown
+from leasehold.errors import InvalidInput
 from leasehold.rules.kubernetes_names import is_name
+from leasehold.rules.urls import read_options
 
 POOL = 16
 POOL_MAX = 1024
@@ -29,12 +30,7 @@ class KubernetesConfig(msgspec.Struct, frozen=True):
 def kubernetes_config(parts: SplitResult) -> KubernetesConfig:
     """The configuration, or InvalidInput."""
     url = parts.geturl()
-    options: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in OPTIONS or name in options:
-            allowed = ", ".join(OPTIONS)
-            raise InvalidInput("url", url, f"option {shown(name)} is unknown or repeated; this store has: {allowed}")
-        options[name] = value
+    options = read_options(parts.query, OPTIONS, url)
     if parts.path.strip("/") or "@" in parts.netloc:
         raise InvalidInput("url", url, "must read kubernetes://NAMESPACE?context=…; who we are is in the kubeconfig")
     if parts.netloc and not is_name(parts.netloc):

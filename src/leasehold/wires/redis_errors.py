@@ -95,6 +95,8 @@ def _tls_remedy(error: ssl.SSLError) -> str:
         return "connect by the name its certificate was made for, and give its authority as ca=/path/ca.pem"
     if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER" in str(error):
         return "this server speaks no TLS; use redis:// or tls=no"
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return "it hung up on the handshake; use redis:// or tls=no if it speaks no TLS, else check its certificate"
     return "check ca=, cert= and key= against what the server demands"
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import hiredis
 
 from leasehold.errors import StoreError, StoreUnavailable
+from leasehold.rules.addresses import Address
 from leasehold.wires.redis_errors import reply_error, wire_error
 from leasehold.wires.redis_link import Command, Link, Server, Side, begin, dial, login, pack
-from leasehold.wires.redis_url import Address, RedisConfig
+from leasehold.wires.redis_url import RedisConfig
 
 # Families are spread over so many hash tags. Fixed for ever: a record is found by it.
 BUCKETS = 64

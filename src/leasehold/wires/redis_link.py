@@ -17,9 +17,10 @@ import hiredis
 import msgspec
 
 from leasehold.errors import InvalidInput, StoreError, StoreUnavailable
+from leasehold.rules.addresses import Address
 from leasehold.wires.pool import Gate, ThreadGate
 from leasehold.wires.redis_errors import reply_error, wire_error
-from leasehold.wires.redis_url import Address, RedisConfig
+from leasehold.wires.redis_url import RedisConfig
 
 CHUNK = 65536
 OLDEST = (6, 0)

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import hiredis
 
+from leasehold.rules.addresses import Address
 from leasehold.wires.pool import Gate
 from leasehold.wires.pool_looped import TaskGate
 from leasehold.wires.redis_link import MISSING, Link, reader
-from leasehold.wires.redis_url import Address
 
 
 class LoopLink(asyncio.Protocol):

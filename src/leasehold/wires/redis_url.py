@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote
+from typing import Literal
+from urllib.parse import SplitResult
 
 import msgspec
 
-from leasehold.errors import InvalidInput, shown
+from leasehold.errors import InvalidInput
+from leasehold.rules.addresses import Address, plain, read_address
+from leasehold.rules.urls import read_options
 
 PORT = 6379
 SENTINEL_PORT = 26379
-PORT_MAX = 65535
 POOL = 16
 POOL_MAX = 1024
 WAIT_MAX = 16
@@ -29,16 +30,6 @@ _OPTIONS: dict[Mode, tuple[str, ...]] = {
     "cluster": ("pool", "wait", "tls", "ca", "cert", "key"),
 }
 _YES = {"yes": True, "no": False}
-
-
-class Address(NamedTuple):
-    """Where a server listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class RedisConfig(msgspec.Struct, frozen=True):
@@ -67,11 +58,11 @@ def redis_config(parts: SplitResult, safe_url: str) -> RedisConfig:
     """The configuration, or InvalidInput. `safe_url` is what an error may show of the URL."""
     url = safe_url.partition("?")[0]
     mode = _MODES[parts.scheme]
-    options = _options(parts, url, mode)
+    options = read_options(parts.query, _OPTIONS[mode], url)
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     port = SENTINEL_PORT if mode == "sentinel" else PORT
-    addresses = tuple(_address(host, port, url) for host in hosts.split(","))
+    addresses = tuple(read_address(host, port, url) for host in hosts.split(","))
     if mode == "single" and len(addresses) > 1:
         raise InvalidInput("url", url, "one server has one host; several need redis+sentinel:// or redis+cluster://")
     master, db = _path(parts.path, url, mode)
@@ -85,8 +76,8 @@ def redis_config(parts: SplitResult, safe_url: str) -> RedisConfig:
         addresses,
         master=master,
         db=db,
-        user=_plain(user, url),
-        password=_plain(password, url),
+        user=plain(user, url),
+        password=plain(password, url),
         tls=tls,
         ca=options.get("ca", ""),
         cert=options.get("cert", ""),
@@ -97,37 +88,13 @@ def redis_config(parts: SplitResult, safe_url: str) -> RedisConfig:
     )
 
 
-def _options(parts: SplitResult, url: str, mode: Mode) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in _OPTIONS[mode] or name in found:
-            allowed = ", ".join(_OPTIONS[mode])
-            raise InvalidInput("url", url, f"option {shown(name)} is unknown or repeated; this store has: {allowed}")
-        found[name] = value
-    return found
-
-
-def _address(text: str, port: int, url: str) -> Address:
-    host, colon, digits = text.rpartition(":")
-    if not colon or digits.endswith("]"):
-        host, digits = text, ""
-    # urlsplit looks at the brackets of an IPv6 address only where there is one host.
-    bracketed = host.startswith("[") and host.endswith("]")
-    host = _plain(host[1:-1] if bracketed else host, url)
-    if not host or (":" in host) is not bracketed or "[" in host or "]" in host or host != host.strip():
-        raise InvalidInput("url", url, "each host must read host, host:port or [IPv6]:port, with commas between them")
-    if digits and not (digits.isascii() and digits.isdecimal() and 0 < int(digits[:6]) <= PORT_MAX):
-        raise InvalidInput("url", url, f"a port must be a whole number from 1 to {PORT_MAX}")
-    return Address(host, int(digits) if digits else port)
-
-
 def _path(path: str, url: str, mode: Mode) -> tuple[str, int]:
     """The master's name and the number of the database."""
     words = path.strip("/").split("/") if path.strip("/") else []
     if mode == "sentinel":
         if not words:
             raise InvalidInput("url", url, "must name the master: redis+sentinel://host1,host2/MASTER[/db]")
-        master, words = _plain(words[0], url), words[1:]
+        master, words = plain(words[0], url), words[1:]
     else:
         master = ""
     if not words:
@@ -153,10 +120,3 @@ def _yes(options: dict[str, str], name: str, url: str) -> bool:
     if text not in _YES:
         raise InvalidInput("url", url, f"{name} must be yes or no")
     return _YES[text]
-
-
-def _plain(text: str, url: str) -> str:
-    try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError as error:
-        raise InvalidInput("url", url, "holds %XX that is not UTF-8") from error

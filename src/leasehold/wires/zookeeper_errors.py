@@ -63,7 +63,7 @@ def _tls_remedy(error: ssl.SSLError) -> str:
         return "connect by the name its certificate was made for, and give its authority as ca=/path/ca.pem"
     if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER" in str(error):
         return "this port speaks no TLS; use zookeeper://, or the server's secureClientPort"
-    if isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return "it hung up on the handshake; use the server's secureClientPort, or zookeeper:// where there is no TLS"
     return "check ca=, cert= and key= against what the server demands"
 

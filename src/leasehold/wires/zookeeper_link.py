@@ -12,8 +12,8 @@ import time
 from typing import Protocol, cast
 
 from leasehold.errors import InvalidInput
+from leasehold.rules.addresses import Address
 from leasehold.wires.pool import Gate, ThreadGate
-from leasehold.wires.redis_url import Address
 from leasehold.wires.zookeeper_frames import Frames
 from leasehold.wires.zookeeper_url import ZooKeeperConfig
 

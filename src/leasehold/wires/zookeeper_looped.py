@@ -7,9 +7,9 @@ import socket
 import ssl
 from typing import cast
 
+from leasehold.rules.addresses import Address
 from leasehold.wires.pool import Gate
 from leasehold.wires.pool_looped import TaskGate
-from leasehold.wires.redis_url import Address
 from leasehold.wires.zookeeper_frames import BadFrame, Frames
 from leasehold.wires.zookeeper_link import Link
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from urllib.parse import SplitResult, parse_qsl, unquote
+from urllib.parse import SplitResult
 
 import msgspec
 
-from leasehold.errors import InvalidInput, shown
-from leasehold.wires.redis_url import PORT_MAX, Address
+from leasehold.errors import InvalidInput
+from leasehold.rules.addresses import Address, plain, read_address
+from leasehold.rules.urls import read_options
 
 PORT = 2181
 PORT_TLS = 2281
@@ -34,7 +35,7 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True):
 def zookeeper_config(parts: SplitResult, safe_url: str) -> ZooKeeperConfig:
     """The configuration, or InvalidInput. `safe_url` is what an error may show of the URL."""
     url = safe_url.partition("?")[0]
-    options = _options(parts, url)
+    options = read_options(parts.query, _OPTIONS, url)
     tls = parts.scheme == "zookeepers"
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
@@ -45,10 +46,10 @@ def zookeeper_config(parts: SplitResult, safe_url: str) -> ZooKeeperConfig:
     if options and not tls:
         raise InvalidInput("url", url, "ca, cert and key need TLS: zookeepers://")
     return ZooKeeperConfig(
-        tuple(_address(host, PORT_TLS if tls else PORT, url) for host in hosts.split(",")),
+        tuple(read_address(host, PORT_TLS if tls else PORT, url) for host in hosts.split(",")),
         chroot=_chroot(parts.path, url),
-        user=_plain(user, url),
-        password=_plain(password, url),
+        user=plain(user, url),
+        password=plain(password, url),
         tls=tls,
         ca=options.get("ca", ""),
         cert=options.get("cert", ""),
@@ -56,40 +57,10 @@ def zookeeper_config(parts: SplitResult, safe_url: str) -> ZooKeeperConfig:
     )
 
 
-def _options(parts: SplitResult, url: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if name not in _OPTIONS or name in found:
-            allowed = ", ".join(_OPTIONS)
-            raise InvalidInput("url", url, f"option {shown(name)} is unknown or repeated; this store has: {allowed}")
-        found[name] = value
-    return found
-
-
-def _address(text: str, port: int, url: str) -> Address:
-    host, colon, digits = text.rpartition(":")
-    if not colon or digits.endswith("]"):
-        host, digits = text, ""
-    bracketed = host.startswith("[") and host.endswith("]")
-    host = _plain(host[1:-1] if bracketed else host, url)
-    if not host or (":" in host) is not bracketed or "[" in host or "]" in host or host != host.strip():
-        raise InvalidInput("url", url, "each host must read host, host:port or [IPv6]:port, with commas between them")
-    if digits and not (digits.isascii() and digits.isdecimal() and 0 < int(digits[:6]) <= PORT_MAX):
-        raise InvalidInput("url", url, f"a port must be a whole number from 1 to {PORT_MAX}")
-    return Address(host, int(digits) if digits else port)
-
-
 def _chroot(path: str, url: str) -> str:
     """A path that ZooKeeper takes: no empty step, no dots alone, nothing that cannot be printed."""
-    text = _plain(path, url).rstrip("/")
+    text = plain(path, url).rstrip("/")
     steps = text.split("/")[1:]
     if any(step in {"", ".", ".."} or not step.isprintable() for step in steps):
         raise InvalidInput("url", url, "the path is a chroot such as /apps/billing, without empty steps, . or ..")
     return text
-
-
-def _plain(text: str, url: str) -> str:
-    try:
-        return unquote(text, errors="strict")
-    except UnicodeDecodeError as error:
-        raise InvalidInput("url", url, "holds %XX that is not UTF-8") from error

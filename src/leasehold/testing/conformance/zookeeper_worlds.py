@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from leasehold.engine.blocking import BlockingRuntime, drive
+from leasehold.rules.addresses import Address
 from leasehold.stores.base import Store
 from leasehold.stores.open import open_store
 from leasehold.stores.zookeeper import ZooKeeperStore
@@ -23,7 +24,6 @@ from leasehold.testing.servers.shared import shared
 from leasehold.wires import zookeeper_frames as frames
 from leasehold.wires.clock import system_clock
 from leasehold.wires.colour import Colour
-from leasehold.wires.redis_url import Address
 from leasehold.wires.zookeeper import TROUBLE, Session, ZooKeeperWire
 from leasehold.wires.zookeeper_url import ZooKeeperConfig
 

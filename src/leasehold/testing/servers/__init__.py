@@ -12,7 +12,7 @@ come from the system's packages; a missing one is an error that names the packag
 from __future__ import annotations
 
 from leasehold.testing.servers.clock import ServerClock, ShiftedClock
-from leasehold.testing.servers.etcd import EtcdServer
+from leasehold.testing.servers.etcd import EtcdCluster, EtcdServer
 from leasehold.testing.servers.kube import KubeRefused, KubeServer
 from leasehold.testing.servers.pgbouncer import PgBouncer
 from leasehold.testing.servers.postgres import PostgresServer
@@ -23,6 +23,7 @@ from leasehold.testing.servers.redis_groups import RedisCluster, RedisSentinels
 from leasehold.testing.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 __all__ = [
+    "EtcdCluster",
     "EtcdServer",
     "KubeRefused",
     "KubeServer",

@@ -249,7 +249,7 @@ class KubeServer(Server):
             "audit-log-maxsize": 10_000,
         }
         return {
-            "etcd-servers": self.etcd.url,
+            "etcd-servers": self.etcd.endpoint,
             "bind-address": self.host,
             "advertise-address": self.host,
             "secure-port": self.port,

@@ -1,0 +1,133 @@
+"""What each verb costs at the wire: the calls that a real etcd says were begun on it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from leasehold.engine import events
+from leasehold.stores.base import Store
+from leasehold.stores.open import open_store
+from leasehold.testing.clock import VirtualClock
+from leasehold.testing.conformance.arena import Arena
+from leasehold.testing.servers import EtcdServer
+from leasehold.testing.servers.shared import shared
+from leasehold.wires.colour import Colour
+from tests.stores.etcd_support import Place
+
+TTL = 30.0
+LEASES = 100
+STARTED = re.compile(r'grpc_server_started_total\{grpc_method="(\w+)".*\} (\d+)')
+
+
+class Here:
+    """An etcd of these tests alone. Its own clock runs; the clients' is moved by the test."""
+
+    ttl = TTL
+
+    def __init__(self) -> None:
+        self.place = Place(shared("etcd that counts", EtcdServer()))
+        self.url = self.place.url
+        self.clock = VirtualClock()
+
+    def store(self, colour: Colour) -> Store:
+        return open_store(self.url, timeout=5.0, colour=colour)
+
+    def elapse(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def close(self) -> None:
+        """The server belongs to all tests."""
+
+
+class Calls:
+    """Calls begun since the last look, by method."""
+
+    def __init__(self, server: EtcdServer) -> None:
+        self._server = server
+        self._seen = self._read()
+
+    def since(self) -> dict[str, int]:
+        before, self._seen = self._seen, self._read()
+        return dict(self._seen - before)
+
+    def _read(self) -> Counter[str]:
+        found = Counter({name: int(number) for name, number in STARTED.findall(self._server.metrics())})
+        # The control: whatever counts must have counted how this process came here.
+        assert found
+        return found
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def arena(request: pytest.FixtureRequest) -> Iterator[Arena]:
+    opened = Arena(Here(), request.param)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def calls(arena: Arena) -> Calls:
+    return Calls(arena.world.place.server)
+
+
+def test_acquire_busy_and_release_take_one_call_each_and_the_first_one_more(arena: Arena, calls: Calls) -> None:
+    ada, bob = arena.client(), arena.client()
+    calls.since()
+    lease = ada.acquire("job", ttl=TTL)
+    assert calls.since() == {"LeaseGrant": 1, "Txn": 1}
+    assert lease.release() is True
+    assert calls.since() == {"Txn": 1}
+    again = ada.acquire("job", ttl=TTL)
+    assert calls.since() == {"Txn": 1}
+    assert bob.try_acquire("other", ttl=TTL).release() is True
+    calls.since()
+    assert bob.try_acquire("job", ttl=TTL) is None
+    assert calls.since() == {"Txn": 1}
+    assert again.release() is True
+    # Another ttl is another lease of etcd's.
+    ada.acquire("job", ttl=TTL + 1).release()
+    assert calls.since() == {"LeaseGrant": 1, "Txn": 3}
+
+
+def test_a_hundred_leases_of_a_client_are_renewed_in_two_calls(arena: Arena, calls: Calls) -> None:
+    ada = arena.client()
+    leases = [ada.acquire(f"job/{n}", ttl=TTL) for n in range(LEASES)]
+    calls.since()
+    arena.elapse(0.4 * TTL)
+    arena.eventually(lambda: all(lease.expires_in > 0.8 * TTL for lease in leases))
+    made = calls.since()
+    print(f"calls to renew {LEASES} leases: {made}")  # noqa: T201  the log says what was counted
+    assert made == {"Txn": 1, "LeaseKeepAlive": 1}
+
+
+def test_a_hundred_leases_move_to_a_fresh_lease_of_etcds_in_three_calls(arena: Arena, calls: Calls) -> None:
+    ada, bob = arena.client(), arena.client()
+    leases = [ada.acquire(f"job/{n}", ttl=TTL) for n in range(LEASES)]
+    bob.break_lease("job/0", reason="count")
+    calls.since()
+    arena.elapse(0.4 * TTL)
+    arena.eventually(lambda: all(lease.expires_in > 0.8 * TTL for lease in leases[1:]))
+    assert calls.since() == {"Txn": 2, "LeaseGrant": 1}
+    assert not leases[0].held
+
+
+def test_for_ten_seconds_a_waiter_says_nothing_at_all(arena: Arena, calls: Calls) -> None:
+    ada, bob = arena.client(), arena.client()
+    lease = ada.acquire("job", ttl=10 * TTL)
+    calls.since()
+    waiting = bob.begin("acquire", "job", ttl=TTL)
+    arena.eventually(lambda: any(isinstance(event, events.Busy) for event in bob.events))
+    made: Counter[str] = Counter()
+    # A lease of etcd's, a try that found it busy, and one look, which comes after the subscription was confirmed.
+    arena.eventually(lambda: made.update(calls.since()) or made == {"LeaseGrant": 1, "Txn": 2})
+    for _ in range(20):
+        arena.elapse(0.5)
+    assert (calls.since(), waiting.done()) == ({}, False)
+    lease.release()
+    arena.eventually(waiting.done)
+    assert bob.face(waiting.result()).held
+    # The control: it would have been counted.
+    assert calls.since()["Txn"] >= 2
