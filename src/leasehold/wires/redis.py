@@ -17,10 +17,11 @@ import hiredis
 from leasehold.errors import StoreError, StoreUnavailable
 from leasehold.rules.addresses import Address
 from leasehold.wires.colour import Colour
+from leasehold.wires.link import Link
 from leasehold.wires.pool import Pool
 from leasehold.wires.redis_errors import reply_error, wire_error
 from leasehold.wires.redis_finder import BUCKETS, Finder, bucket_keys
-from leasehold.wires.redis_link import BlockingSide, Command, Link, Server, Side, pack, pack_one, tls_context
+from leasehold.wires.redis_link import BlockingSide, Command, Server, Side, pack, pack_one, tls_context
 from leasehold.wires.redis_url import RedisConfig
 
 # How often one request may be sent on before we give up on it.

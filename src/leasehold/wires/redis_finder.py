@@ -11,8 +11,9 @@ import hiredis
 
 from leasehold.errors import StoreError, StoreUnavailable
 from leasehold.rules.addresses import Address
+from leasehold.wires.link import Link
 from leasehold.wires.redis_errors import reply_error, wire_error
-from leasehold.wires.redis_link import Command, Link, Server, Side, begin, dial, login, pack
+from leasehold.wires.redis_link import Command, Server, Side, begin, dial, login, pack
 from leasehold.wires.redis_url import RedisConfig
 
 # Families are spread over so many hash tags. Fixed for ever: a record is found by it.

@@ -9,9 +9,10 @@ import hiredis
 
 from leasehold.errors import StoreUnavailable
 from leasehold.wires.colour import drive
+from leasehold.wires.link import SocketLink
 from leasehold.wires.redis_errors import reply_error, wire_error
 from leasehold.wires.redis_finder import Finder
-from leasehold.wires.redis_link import BlockingSide, Command, SocketLink, pack, tls_context
+from leasehold.wires.redis_link import BlockingSide, Command, pack, tls_context
 from leasehold.wires.redis_url import RedisConfig
 
 T = TypeVar("T")
@@ -46,8 +47,7 @@ class RedisLine:
         # TLS may have decrypted more than the socket shows: read until nothing is ready.
         link = self._talking
         while link.is_readable():
-            self._bounded(link.feed)
-            for reply in link.parsed():
+            for reply in self._bounded(link.read):
                 self._hear(reply)
         said, self._said = self._said, set()
         return said
@@ -68,7 +68,7 @@ class RedisLine:
         self._bounded(lambda: link.send(pack([command])))
         answered = False
         while not answered:
-            for reply in self._bounded(lambda: link.read(1)):
+            for reply in self._bounded(link.read):
                 self._hear(reply)
                 # Without a subscription, PING is answered as usual: by a word.
                 answered |= (reply[0] if isinstance(reply, list) else reply.lower()) == answer

@@ -1,13 +1,7 @@
-"""One connection to a Redis server, for threads; and how every connection begins, in both colours.
-
-Bytes are packed and read by hiredis. Nothing here retries, checks health on its
-own or hides an error: a request is sent once.
-"""
+"""How bytes become Redis' commands and replies, by hiredis; and how every connection begins, in both colours."""
 
 from __future__ import annotations
 
-import select
-import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
@@ -16,39 +10,17 @@ from typing import Any, Protocol, cast
 import hiredis
 import msgspec
 
-from leasehold.errors import InvalidInput, StoreError, StoreUnavailable
+from leasehold.errors import StoreError, StoreUnavailable
 from leasehold.rules.addresses import Address
+from leasehold.wires.link import Link, SocketLink, make_tls
 from leasehold.wires.pool import Gate, ThreadGate
 from leasehold.wires.redis_errors import reply_error, wire_error
 from leasehold.wires.redis_url import RedisConfig
 
-CHUNK = 65536
 OLDEST = (6, 0)
 MISSING: Any = object()
 
 Command = tuple[bytes | str | int, ...]
-
-
-class Link(Protocol):
-    """A connection of either colour, used by one call at a time. Raises what sockets, TLS and hiredis raise."""
-
-    address: Address
-
-    async def dial(self) -> None:
-        """Connect."""
-        ...
-
-    async def exchange(self, packed: bytes, count: int) -> list[Any]:
-        """Send, and read so many replies; an error reply is a `hiredis.ReplyError` among them."""
-        ...
-
-    def is_stale(self) -> bool:
-        """Whether the server has hung up, or said something nobody asked for."""
-        ...
-
-    def close(self) -> None:
-        """Hang up."""
-        ...
 
 
 class Side(Protocol):
@@ -76,9 +48,18 @@ def pack(commands: Sequence[Command]) -> bytes:
     return b"".join(map(pack_one, commands))
 
 
-def reader() -> hiredis.Reader:
-    """A parser whose error replies come as values."""
-    return hiredis.Reader(notEnoughData=MISSING)
+class Replies:
+    """Bytes in, whole replies out; an error reply is a `hiredis.ReplyError` among them."""
+
+    trouble: type[Exception] = hiredis.HiredisError
+
+    def __init__(self) -> None:
+        self._reader = hiredis.Reader(notEnoughData=MISSING)
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The replies that are whole now."""
+        self._reader.feed(data)
+        return list(iter(self._reader.gets, MISSING))
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -177,101 +158,15 @@ def _check_fits(server: Server, config: RedisConfig, address: Address) -> None:
 
 
 def tls_context(config: RedisConfig) -> ssl.SSLContext | None:
-    """The context of all connections: names and authorities are always checked. Reads files, so it may block."""
-    if not config.tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=config.ca or None)
-        if config.cert:
-            context.load_cert_chain(config.cert, config.key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidInput(
-            "url", config.ca or config.cert, f"ca, cert and key must be readable PEM files: {error}"
-        ) from error
-    return context
-
-
-class SocketLink:
-    """A connection of a thread."""
-
-    def __init__(self, address: Address, tls: ssl.SSLContext | None, timeout: float) -> None:
-        self.address: Address = address
-        self._tls = tls
-        self._timeout = timeout
-        self._reader = reader()
-        self._socket: socket.socket | None = None
-        self._readable = select.poll()
-
-    async def dial(self) -> None:
-        opened = socket.create_connection(self.address, self._timeout)
-        try:
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._socket = self._tls.wrap_socket(opened, server_hostname=self.address.host) if self._tls else opened
-        except BaseException:
-            opened.close()
-            raise
-        self._readable.register(self._socket, select.POLLIN)
-
-    async def exchange(self, packed: bytes, count: int) -> list[Any]:
-        self.send(packed)
-        return self.read(count)
-
-    def send(self, packed: bytes) -> None:
-        """Send without waiting for an answer."""
-        self.socket.sendall(packed)
-
-    def read(self, count: int) -> list[Any]:
-        """So many replies, once they have come. There is nothing to parse before the first bytes are in."""
-        self.feed()
-        found = self.parsed()
-        if len(found) < count:
-            until = time.monotonic() + self._timeout
-            while len(found) < count:
-                if time.monotonic() > until:
-                    # A server that drips: each piece came in time, the whole did not.
-                    raise TimeoutError
-                self.feed()
-                found += self.parsed()
-        return found
-
-    def feed(self) -> None:
-        """Wait for more bytes and hand them to the parser."""
-        data = self.socket.recv(CHUNK)
-        if not data:
-            raise EOFError("the server closed the connection")
-        self._reader.feed(data)
-
-    def parsed(self) -> list[Any]:
-        """The replies that have come in whole."""
-        return list(iter(self._reader.gets, MISSING))
-
-    def is_stale(self) -> bool:
-        return self.is_readable()
-
-    def is_readable(self) -> bool:
-        """Whether a read would not wait: also for what TLS has decrypted already, which no poll would show."""
-        if self._tls is not None and cast("ssl.SSLSocket", self.socket).pending():
-            return True
-        return bool(self._readable.poll(0))
-
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-
-    @property
-    def socket(self) -> socket.socket:
-        """The socket, once dialled."""
-        if self._socket is None:
-            raise EOFError("not connected")
-        return self._socket
+    """The context of all connections, if there is TLS."""
+    return make_tls(config.ca, config.cert, config.key) if config.tls else None
 
 
 class BlockingSide:
     """Threads."""
 
     def link(self, address: Address, tls: ssl.SSLContext | None, timeout: float) -> Link:
-        return SocketLink(address, tls, timeout)
+        return SocketLink(address, tls, timeout, Replies())
 
     def gate(self) -> Gate:
         return ThreadGate()

@@ -18,12 +18,14 @@ from typing import Any
 from leasehold.errors import StoreError, StoreUnavailable
 from leasehold.wires.chance import chance
 from leasehold.wires.colour import Colour
+from leasehold.wires.link import Link, SocketLink
 from leasehold.wires.pool import Gate
 from leasehold.wires.zookeeper_errors import reply_error, wire_error
 from leasehold.wires.zookeeper_frames import (
     SESSION_EXPIRED,
     SESSION_MOVED,
     BadFrame,
+    Frames,
     Granted,
     Refused,
     Reply,
@@ -36,7 +38,7 @@ from leasehold.wires.zookeeper_frames import (
     read_connect,
     read_reply,
 )
-from leasehold.wires.zookeeper_link import BlockingSide, Link, Side, SocketLink, tls_context
+from leasehold.wires.zookeeper_link import BlockingSide, Side, tls_context
 from leasehold.wires.zookeeper_url import ZooKeeperConfig
 
 # What may go wrong between two programs.
@@ -114,7 +116,7 @@ class ZooKeeperWire:
     def line(self) -> SocketLink:
         """The same for a thread, whatever our colour: for the ears."""
         hosts = self.config.hosts
-        return SocketLink(hosts[self._turn % len(hosts)], self._tls, self.timeout)
+        return SocketLink(hosts[self._turn % len(hosts)], self._tls, self.timeout, Frames())
 
     def turn_away(self) -> None:
         """The server whose turn it is did not do: ask another next."""

@@ -188,6 +188,8 @@ def _read_multi(body: bytes) -> Any:
 class Frames:
     """Bytes in, whole frames out."""
 
+    trouble: type[Exception] = BadFrame
+
     def __init__(self) -> None:
         self._buffer = bytearray()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from leasehold.errors import StoreUnavailable
 from leasehold.wires.colour import drive
+from leasehold.wires.link import SocketLink
 from leasehold.wires.zookeeper import TROUBLE, ZooKeeperWire
 from leasehold.wires.zookeeper_errors import reply_error, wire_error
 from leasehold.wires.zookeeper_frames import (
@@ -29,7 +30,6 @@ from leasehold.wires.zookeeper_frames import (
     read_event,
     read_reply,
 )
-from leasehold.wires.zookeeper_link import SocketLink
 
 # Longer than the pause between two pings of a silent line; the server may grant less.
 TIMEOUT = 30.0

@@ -1,47 +1,15 @@
-"""One connection to a ZooKeeper server, for threads; and how every connection begins, in both colours.
-
-Nothing here retries, pings on its own or hides an error: a request is sent once.
-"""
+"""What of the way to ZooKeeper has a colour, for threads; and how TLS begins, in both colours."""
 
 from __future__ import annotations
 
-import select
-import socket
 import ssl
-import time
-from typing import Protocol, cast
+from typing import Protocol
 
-from leasehold.errors import InvalidInput
 from leasehold.rules.addresses import Address
+from leasehold.wires.link import Link, SocketLink, make_tls
 from leasehold.wires.pool import Gate, ThreadGate
 from leasehold.wires.zookeeper_frames import Frames
 from leasehold.wires.zookeeper_url import ZooKeeperConfig
-
-CHUNK = 65536
-
-
-class Link(Protocol):
-    """A connection of either colour, used by one call at a time. Raises what sockets, TLS and `Frames` raise."""
-
-    address: Address
-    # Bounds each step: the dialling, an exchange.
-    timeout: float
-
-    async def dial(self) -> None:
-        """Connect."""
-        ...
-
-    async def exchange(self, packed: bytes, count: int) -> list[bytes]:
-        """Send, and read so many frames."""
-        ...
-
-    def is_stale(self) -> bool:
-        """Whether the server has hung up, or said something nobody asked for."""
-        ...
-
-    def close(self) -> None:
-        """Hang up."""
-        ...
 
 
 class Side(Protocol):
@@ -57,91 +25,15 @@ class Side(Protocol):
 
 
 def tls_context(config: ZooKeeperConfig) -> ssl.SSLContext | None:
-    """The context of all connections: names and authorities are always checked. Reads files, so it may block."""
-    if not config.tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=config.ca or None)
-        if config.cert:
-            context.load_cert_chain(config.cert, config.key)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidInput(
-            "url", config.ca or config.cert, f"ca, cert and key must be readable PEM files: {error}"
-        ) from error
-    return context
-
-
-class SocketLink:
-    """A connection of a thread."""
-
-    def __init__(self, address: Address, tls: ssl.SSLContext | None, timeout: float) -> None:
-        self.address: Address = address
-        self._tls = tls
-        self.timeout: float = timeout
-        self._frames = Frames()
-        self._socket: socket.socket | None = None
-        self._readable = select.poll()
-
-    async def dial(self) -> None:
-        opened = socket.create_connection(self.address, self.timeout)
-        try:
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._socket = self._tls.wrap_socket(opened, server_hostname=self.address.host) if self._tls else opened
-        except BaseException:
-            opened.close()
-            raise
-        self._readable.register(self._socket, select.POLLIN)
-
-    async def exchange(self, packed: bytes, count: int) -> list[bytes]:
-        self.send(packed)
-        found = self.read()
-        if len(found) < count:
-            until = time.monotonic() + self.timeout
-            while len(found) < count:
-                if time.monotonic() > until:
-                    # A server that drips: each piece came in time, the whole did not.
-                    raise TimeoutError
-                found += self.read()
-        return found
-
-    def send(self, packed: bytes) -> None:
-        """Send without waiting for an answer."""
-        self.socket.sendall(packed)
-
-    def read(self) -> list[bytes]:
-        """The frames that are whole once more bytes have come."""
-        data = self.socket.recv(CHUNK)
-        if not data:
-            raise EOFError("the server closed the connection")
-        return self._frames.feed(data)
-
-    def is_stale(self) -> bool:
-        return self.is_readable()
-
-    def is_readable(self) -> bool:
-        """Whether a read would not wait: also for what TLS has decrypted already, which no poll would show."""
-        if self._tls is not None and cast("ssl.SSLSocket", self.socket).pending():
-            return True
-        return bool(self._readable.poll(0))
-
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-
-    @property
-    def socket(self) -> socket.socket:
-        """The socket, once dialled."""
-        if self._socket is None:
-            raise EOFError("not connected")
-        return self._socket
+    """The context of all connections, if there is TLS."""
+    return make_tls(config.ca, config.cert, config.key) if config.tls else None
 
 
 class BlockingSide:
     """Threads."""
 
     def link(self, address: Address, tls: ssl.SSLContext | None, timeout: float) -> Link:
-        return SocketLink(address, tls, timeout)
+        return SocketLink(address, tls, timeout, Frames())
 
     def gate(self) -> Gate:
         return ThreadGate()
