@@ -11,13 +11,13 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 from leasehold.errors import InvalidInput
 from leasehold.testing.servers import certificates, programs
-from leasehold.testing.servers.process import TRIES, Home, PortTaken, Server, ServerFailed, free_ports, wait_until
+from leasehold.testing.servers.groups import Group
+from leasehold.testing.servers.process import Home, Server, ServerFailed, free_ports, wait_until
 
 REQUEST_TIMEOUT = 20.0
 # Whoever holds our port instead of us may never answer.
@@ -201,7 +201,7 @@ class _Member(EtcdServer):
         return f"{self._member}=http://{self.host}:{self.port + PEERS}"
 
 
-class EtcdCluster:
+class EtcdCluster(Group):
     """Several etcds that vote: `with EtcdCluster() as cluster: leasehold.connect(cluster.url)`.
 
     Each of `members` has the verbs of a server. As packaged, a new leader is chosen about a second after one was lost.
@@ -215,12 +215,12 @@ class EtcdCluster:
         config: Mapping[str, object] | None = None,
         users: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
+        super().__init__()
         self._count = members
         self._users = users
         self._password = secrets.token_hex(16)
         # Milliseconds, as packaged.
         self._config = {"heartbeat-interval": 100, "election-timeout": 1000, **(config or {})}
-        self._home: Home | None = None
         self.members: Sequence[EtcdServer] = ()
 
     @property
@@ -246,42 +246,6 @@ class EtcdCluster:
         leader = self.leader
         return [member for member in self.members if member is not leader]
 
-    def start(self) -> None:
-        """Start all, and return when they work together."""
-        if self._home is not None:
-            raise ServerFailed("this EtcdCluster runs already")
-        for tries_left in reversed(range(TRIES)):
-            self._home = Home()
-            try:
-                self._form(self._home)
-            except PortTaken:
-                self.close()
-                if not tries_left:
-                    raise
-            else:
-                return
-
-    def close(self) -> None:
-        """End all in whatever state they are, and remove everything they had."""
-        for member in self.members:
-            member.close()
-        if self._home is not None:
-            self._home.close()
-            self._home = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _form(self, home: Home) -> None:
         members = [_Member(home, port, self._password, self._config) for port in free_ports(self._count)]
         self.members = members
@@ -294,6 +258,9 @@ class EtcdCluster:
             members[0].guard(self._users)
             for member in members:
                 member.guarded = True
+
+    def _members(self) -> Sequence[EtcdServer]:
+        return self.members
 
 
 def _leads(member: EtcdServer) -> bool:

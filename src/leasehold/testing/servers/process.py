@@ -155,7 +155,32 @@ class _Room(Home):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Server(abc.ABC):
+class Started(abc.ABC):
+    """What runs for the length of a `with` block. A start that fails leaves nothing behind."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start it, and return when it serves."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End it in whatever state it is, and remove everything it had."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Server(Started):
     """The verbs of one server process. What it runs, and how one sees that it is ready, is the subclass's."""
 
     # What a graceful stop sends, and what ends the server quickly without leaving anything on the machine.
@@ -257,19 +282,6 @@ class Server(abc.ABC):
         self._home = None
         self._is_configured = False
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # What a subclass says.
 
     @abc.abstractmethod
@@ -283,10 +295,10 @@ class Server(abc.ABC):
     def _make_home(self) -> Home:
         return Home()
 
-    def _prepare(self) -> None:  # noqa: B027  most servers have nothing to prepare
+    def _prepare(self) -> None:
         """Once, before the first start."""
 
-    def _configure(self) -> None:  # noqa: B027  nor a file to write
+    def _configure(self) -> None:
         """Once self.port is chosen. Not again at a restart: some servers write what they learn into their file."""
 
     def _leave(self, home: Home) -> None:

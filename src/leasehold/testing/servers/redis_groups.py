@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import abc
 import secrets
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from leasehold import extras
 from leasehold.errors import InvalidInput
 from leasehold.testing.servers.clock import Clock, ServerClock
-from leasehold.testing.servers.process import TRIES, Home, PortTaken, ServerFailed, free_ports, wait_until
+from leasehold.testing.servers.groups import Group
+from leasehold.testing.servers.process import Home, ServerFailed, free_ports, wait_until
 from leasehold.testing.servers.redis import ADMINISTRATOR, Aof, RedisServer
 
 SLOTS = 16384
@@ -77,59 +76,17 @@ class _Sentinel(_Member):
         return [*super()._command(), "--sentinel"]
 
 
-class _Group(abc.ABC):
-    """Starts its members together and takes them all away at the end. Each member has the verbs of a server."""
+class _Group(Group):
+    """A group of redis-servers, and what they have in common."""
 
     def __init__(
         self, *, aof: Aof, config: Mapping[str, object] | None, acl: Sequence[str], clock: Clock | None
     ) -> None:
+        super().__init__()
         self.clock: Clock | None = clock
         self._options: dict[str, Any] = {"aof": aof, "acl": acl, "clock": clock}
         self._config = dict(config or {})
         self._password = secrets.token_hex(16)
-        self._home: Home | None = None
-
-    def start(self) -> None:
-        """Start all, and return when they work together."""
-        if self._home is not None:
-            raise ServerFailed(f"this {type(self).__name__} runs already")
-        for tries_left in reversed(range(TRIES)):
-            self._home = Home()
-            try:
-                self._form(self._home)
-            except PortTaken:
-                self.close()
-                if not tries_left:
-                    raise
-            else:
-                return
-
-    def close(self) -> None:
-        """End all in whatever state they are, and remove everything they had."""
-        for member in self._members():
-            member.close()
-        if self._home is not None:
-            self._home.close()
-            self._home = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @abc.abstractmethod
-    def _form(self, home: Home) -> None: ...
-
-    @abc.abstractmethod
-    def _members(self) -> Sequence[RedisServer]: ...
 
 
 class RedisCluster(_Group):

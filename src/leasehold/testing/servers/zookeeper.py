@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from leasehold.testing.servers import certificates, programs
 from leasehold.testing.servers.clock import Clock
-from leasehold.testing.servers.process import TRIES, Home, PortTaken, Server, ServerFailed, free_ports, wait_until
+from leasehold.testing.servers.groups import Group
+from leasehold.testing.servers.process import Home, PortTaken, Server, ServerFailed, free_ports, wait_until
 
 # Whoever holds our port instead of us may never answer.
 LOOK_TIMEOUT = 0.5
@@ -187,7 +187,7 @@ class _Node(ZooKeeperServer):
             return False
 
 
-class ZooKeeperEnsemble:
+class ZooKeeperEnsemble(Group):
     """Three servers (or more) that agree: `with ZooKeeperEnsemble() as ensemble: connect(ensemble.url)`."""
 
     def __init__(
@@ -198,11 +198,11 @@ class ZooKeeperEnsemble:
         config: Mapping[str, object] | None = None,
         java: tuple[str, ...] = (),
     ) -> None:
+        super().__init__()
         self.nodes: list[ZooKeeperServer] = []
         self._count = nodes
         self._options: dict[str, Any] = {"sync": sync, "java": (*ELECTION, *java)}
         self._config = dict(config or {})
-        self._home: Home | None = None
 
     @property
     def url(self) -> str:
@@ -226,30 +226,6 @@ class ZooKeeperEnsemble:
         """Those that follow it."""
         return [node for node in self.nodes if node.is_running and _mode(node) == "follower"]
 
-    def start(self) -> None:
-        """Start all, and return when they agree."""
-        if self._home is not None:
-            raise ServerFailed("this ZooKeeperEnsemble runs already")
-        for tries_left in reversed(range(TRIES)):
-            self._home = Home()
-            try:
-                self._form(self._home)
-            except PortTaken:
-                self.close()
-                if not tries_left:
-                    raise
-            else:
-                return
-
-    def close(self) -> None:
-        """End all in whatever state they are, and remove everything they had."""
-        for node in self.nodes:
-            node.close()
-        self.nodes = []
-        if self._home is not None:
-            self._home.close()
-            self._home = None
-
     def await_agreement(self) -> None:
         """Return when one leads and all others follow."""
         agreed = ["follower"] * (self._count - 1) + ["leader"]
@@ -263,19 +239,6 @@ class ZooKeeperEnsemble:
             agree, lambda: f"the ensemble does not agree: {[_mode(node) for node in self.nodes]}", LOOK_TIMEOUT / 10
         )
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _form(self, home: Home) -> None:
         # Two ports for the peers above each: every second one, where they mostly follow each other.
         ports = sorted(free_ports(self._count * 2))[::2]
@@ -284,6 +247,9 @@ class ZooKeeperEnsemble:
         for node in self.nodes:
             node.start()
         self.await_agreement()
+
+    def _members(self) -> Sequence[ZooKeeperServer]:
+        return self.nodes
 
 
 def _mode(node: ZooKeeperServer) -> str:
