@@ -64,7 +64,7 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 PROGRAMS = [
     (page.name, number, program)
-    for page in [DOCS / "testing.md", DOCS / "howto" / "election.md"]
+    for page in [DOCS / "testing.md", DOCS / "howto" / "election.md", DOCS / "howto" / "guard.md"]
     for number, program in enumerate(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
 ]
 

@@ -22,6 +22,8 @@ from leasehold.errors import (
     MissingExtra,
     NotAcquired,
     PermissionDenied,
+    RecentlyRemediated,
+    ResourceBusy,
     StoreDamaged,
     StoreError,
     StoreUnavailable,
@@ -37,6 +39,8 @@ EXAMPLES = [
     AlreadyHeld("invoice/42", 7),
     NotAcquired("invoice/42", holder="web-1", expires_in=12.34, retry_after=5.0),
     AcquireTimeout("invoice/42", holder=None, expires_in=None, retry_after=5.0),
+    ResourceBusy("payment-api", holder="wfe-1", expires_in=12.34, retry_after=5.0, active=True),
+    RecentlyRemediated("payment-api", holder="wfe-1", ago=42.4, retry_after=258.0),
     LeaseLost("invoice/42", 7, "it was not renewed in time"),
     StoreError("something"),
     StoreUnavailable("the file is locked", applied=False),
@@ -87,6 +91,25 @@ def test_already_held_and_lost_name_scope_and_token_and_what_to_do() -> None:
     assert (held.scope, held.token, lost.scope, lost.token, lost.reason) == ("x", 7, "x", 7, "it was revoked: stuck")
 
 
+def test_a_guarded_target_says_shortly_and_at_length_why_it_is_not_free() -> None:
+    busy = ResourceBusy("payment-api", holder="wfe-1", expires_in=12.34, retry_after=5.0)
+    assert busy.reason == "ResourceBusy (held by wfe-1)"
+    assert str(busy) == (
+        "ResourceBusy (held by wfe-1): 'payment-api' has a run that is not finished and ends in 12.3 s at the latest; "
+        "try again in 5.00 s"
+    )
+    active = ResourceBusy("payment-api", holder="wfe-1", expires_in=None, retry_after=5.0, active=True)
+    assert active.reason == "ResourceBusy (active: wfe-1)"
+    unread = ResourceBusy("payment-api", holder=None, expires_in=None, retry_after=5.0)
+    assert unread.reason == "ResourceBusy"
+    assert "cannot be read; try again in 5.00 s, or remove it with free()" in str(unread)
+    other = ResourceBusy("payment-api", holder="wfe-1", expires_in=1.0, retry_after=1.0, other="cart")
+    assert "shares its short name with 'cart'; give one of them a Guard with another name=" in str(other)
+    resting = RecentlyRemediated("payment-api", holder="wfe-1", ago=42.4, retry_after=257.6)
+    assert resting.reason == "RecentlyRemediated (by wfe-1, 42s ago)"
+    assert str(resting) == f"{resting.reason}: 'payment-api' rests; try again in 257.60 s"
+
+
 def test_unavailable_keeps_what_is_known_of_the_outcome() -> None:
     assert StoreUnavailable("x").applied is None
     assert StoreUnavailable("x", applied=False).applied is False
@@ -134,6 +157,8 @@ def test_what_others_wrote_cannot_forge_lines_in_a_message(text) -> None:
     for error in (
         NotAcquired(text, holder=text, expires_in=1.0, retry_after=1.0),
         LeaseLost(text, 7, f"it was revoked: {text}"),
+        ResourceBusy(text, holder=text, expires_in=1.0, retry_after=1.0, other=text),
+        RecentlyRemediated(text, holder=text, ago=1.0, retry_after=1.0),
         AlreadyHeld(text, 7),
     ):
         assert str(error).isprintable()

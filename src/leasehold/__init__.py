@@ -19,6 +19,8 @@ from leasehold.errors import (
     MissingExtra,
     NotAcquired,
     PermissionDenied,
+    RecentlyRemediated,
+    ResourceBusy,
     StoreDamaged,
     StoreError,
     StoreUnavailable,
@@ -26,6 +28,9 @@ from leasehold.errors import (
 from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
 from leasehold.patterns.candidate import Leader
 from leasehold.patterns.election import Election, Leadership
+from leasehold.patterns.guard import Guard, Run
+from leasehold.patterns.runs import RunInfo
+from leasehold.rules.cooldown import Phase
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -40,6 +45,7 @@ __all__ = [
     "ClientClosed",
     "Election",
     "Guarantees",
+    "Guard",
     "Hold",
     "InvalidInput",
     "Leader",
@@ -54,7 +60,12 @@ __all__ = [
     "Name",
     "NotAcquired",
     "PermissionDenied",
+    "Phase",
+    "RecentlyRemediated",
     "Renewal",
+    "ResourceBusy",
+    "Run",
+    "RunInfo",
     "StoreDamaged",
     "StoreError",
     "StoreUnavailable",

@@ -11,5 +11,6 @@ from __future__ import annotations
 
 from leasehold.client_aio import Hold, Lease, Locks, Loss, OnLost, connect
 from leasehold.patterns.election_aio import Election, Leadership
+from leasehold.patterns.guard_aio import Guard, Run
 
-__all__ = ["Election", "Hold", "Leadership", "Lease", "Locks", "Loss", "OnLost", "connect"]
+__all__ = ["Election", "Guard", "Hold", "Leadership", "Lease", "Locks", "Loss", "OnLost", "Run", "connect"]

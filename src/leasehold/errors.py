@@ -6,7 +6,9 @@
     ├── ClientClosed            (also a RuntimeError) the client was closed, or belongs to another process or loop
     ├── AlreadyHeld             (also a RuntimeError) this thread or task holds it already
     ├── NotAcquired                                   somebody else holds it
-    │   └── AcquireTimeout                            and still did when `wait` was over
+    │   ├── AcquireTimeout                            and still did when `wait` was over
+    │   ├── ResourceBusy                              a guarded target has a run that is not finished
+    │   └── RecentlyRemediated                        a guarded target rests after its last run
     ├── LeaseLost                                     the lease is no longer ours
     └── StoreError
         ├── StoreUnavailable                          no answer, or not in time; `applied` says what is known
@@ -78,6 +80,53 @@ class AcquireTimeout(NotAcquired):
     """The scope was still held when `wait` was over."""
 
 
+class ResourceBusy(NotAcquired):
+    """A guarded target has a run that is not finished. `reason` is the short form, for a status or an event.
+
+    `active` when a look found it, else the attempt to begin did. `other` is another
+    target, which has the same short name.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        holder: str | None,
+        expires_in: float | None,
+        retry_after: float,
+        active: bool = False,
+        other: str | None = None,
+    ) -> None:
+        super().__init__(target, holder=holder, expires_in=expires_in, retry_after=retry_after)
+        who = "" if holder is None else f" ({'active:' if active else 'held by'} {one_line(holder)})"
+        self.target = target
+        self.other = other
+        self.reason: str = f"ResourceBusy{who}"
+        again = f"try again in {retry_after:.2f} s"
+        if other is not None:
+            what = f"shares its short name with {shown(other)}; give one of them a Guard with another name="
+        elif holder is None:
+            what = f"has a record that cannot be read; {again}, or remove it with free()"
+        else:
+            what = f"has a run that is not finished{_at_the_latest(expires_in)}; {again}"
+        # A sentence of its own, in place of the one above it in the tree.
+        LeaseholdError.__init__(self, f"{self.reason}: {shown(target)} {what}")
+
+
+class RecentlyRemediated(NotAcquired):
+    """A guarded target rests after a run that ended `ago` seconds ago. `reason` is the short form.
+
+    `retry_after` is when the rest will be over.
+    """
+
+    def __init__(self, target: str, *, holder: str, ago: float, retry_after: float) -> None:
+        super().__init__(target, holder=holder, expires_in=retry_after, retry_after=retry_after)
+        self.target = target
+        self.ago = ago
+        self.reason: str = f"RecentlyRemediated (by {one_line(holder)}, {ago:.0f}s ago)"
+        LeaseholdError.__init__(self, f"{self.reason}: {shown(target)} rests; try again in {retry_after:.2f} s")
+
+
 class LeaseLost(LeaseholdError):
     """The lease is no longer ours: stop what it protected."""
 
@@ -133,6 +182,10 @@ def _rebuilt(kind: type[LeaseholdError], args: tuple[object, ...]) -> LeaseholdE
     error = kind.__new__(kind, *args)
     error.args = args
     return error
+
+
+def _at_the_latest(expires_in: float | None) -> str:
+    return "" if expires_in is None else f" and ends in {max(expires_in, 0.0):.1f} s at the latest"
 
 
 def _for_another(expires_in: float | None) -> str:

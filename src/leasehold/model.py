@@ -83,6 +83,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     `shared_expiry` is true where many records live on one server-side session, so
     that an orphan lives as long as the client renews anything. `newcomers` says what
     short-lived processes must know, where a dead holder's record must be observed before it ends.
+    `observed_expiry` is true where `Record.left` counts from when this process first saw the record.
     """
 
     store: str
@@ -98,6 +99,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     value_max: int
     shared_expiry: bool = False
     newcomers: str = ""
+    observed_expiry: bool = False
 
 
 class LeaseInfo(msgspec.Struct, frozen=True):

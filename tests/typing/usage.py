@@ -59,6 +59,52 @@ async def elections_later(locks: aio.Locks) -> None:
         assert_type(leader, leasehold.Leader | None)
 
 
+def guarded(locks: leasehold.Locks) -> None:
+    guard = leasehold.Guard(locks, cooldown=300, timeout=3600, name="wfe", max_skew=5)
+    assert_type(guard.cooldown, float)
+    assert_type(guard.timeout, float)
+    assert_type(guard.name_of("x"), str)
+    guard.check("x", owner="me", cooldown=60)
+    run = guard.begin("x", owner="me", cooldown=60, timeout=600)
+    assert_type(run, leasehold.Run)
+    assert_type(run.target, str)
+    assert_type(run.token, int)
+    assert_type(run.phase, leasehold.Phase)
+    assert_type(run.adopted, bool)
+    run.check()
+    with run as same:
+        assert_type(same, leasehold.Run)
+    assert_type(run.complete(), bool)
+    assert_type(run.fail(), bool)
+    assert_type(run.abandon(), bool)
+    assert_type(guard.once_per("x", 86_400, owner="me"), leasehold.Run | None)
+    assert_type(guard.resume("x", owner="me"), leasehold.Run | None)
+    assert_type(guard.free("x", reason="stuck"), bool)
+    info = guard.inspect("x")
+    assert_type(info, leasehold.RunInfo | None)
+    if info is not None:
+        assert_type(info.phase, leasehold.Phase)
+        assert_type(info.ended, float | None)
+
+
+async def guarded_later(locks: aio.Locks) -> None:
+    guard = aio.Guard(locks, cooldown=300, timeout=3600, name="wfe", max_skew=5)
+    assert_type(guard.name_of("x"), str)
+    await guard.check("x", owner="me", cooldown=60)
+    run = await guard.begin("x", owner="me", cooldown=60, timeout=600)
+    assert_type(run, aio.Run)
+    await run.check()
+    async with run as same:
+        assert_type(same, aio.Run)
+    assert_type(await run.complete(), bool)
+    assert_type(await run.fail(), bool)
+    assert_type(await run.abandon(), bool)
+    assert_type(await guard.once_per("x", 86_400), aio.Run | None)
+    assert_type(await guard.resume("x", owner="me"), aio.Run | None)
+    assert_type(await guard.free("x", reason="stuck"), bool)
+    assert_type(await guard.inspect("x"), leasehold.RunInfo | None)
+
+
 def blocking() -> None:
     assert_type(leasehold.__version__, str)
     locks = leasehold.connect(
@@ -160,6 +206,12 @@ def errors(error: leasehold.LeaseholdError) -> None:
             assert_type(error.extra, str)
         case leasehold.AlreadyHeld() | leasehold.LeaseLost():
             assert_type(error.token, int)
+        case leasehold.ResourceBusy():
+            assert_type(error.reason, str)
+            assert_type(error.other, str | None)
+        case leasehold.RecentlyRemediated():
+            assert_type(error.target, str)
+            assert_type(error.ago, float)
         case leasehold.AcquireTimeout() | leasehold.NotAcquired():
             assert_type(error.holder, str | None)
             assert_type(error.retry_after, float)

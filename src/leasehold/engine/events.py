@@ -75,6 +75,14 @@ class Revoked(Event, frozen=True):
     forced: bool
 
 
+class Finished(Event, frozen=True):
+    """A guarded run came to its end, completed or failed, and its target rests for `cooldown` seconds."""
+
+    token: int
+    outcome: str
+    cooldown: float
+
+
 class Doubted(Event, frozen=True):
     """A write of unknown outcome was looked for. `cleared` says whether its trace is known to be gone."""
 

@@ -3,7 +3,7 @@
 A key that is a valid name already stays as it is behind its prefix, so that
 `kubectl get lease task-llm-my-task` finds it; any other gets a readable part and a
 hash of the whole key. Two keys of one prefix never share a name. Where two
-prefixes meet in one (`a` with `b-c`, `a-b` with `c`), or an election and a lock,
+prefixes meet in one (`a` with `b-c`, `a-b` with `c`), or an election, a guard and a lock,
 the object itself says whose it is, and they stand in each other's way.
 """
 
@@ -18,7 +18,7 @@ from leasehold.model import Key
 NAME_MAX = 63
 ELECTION = "election"
 # Kinds of records people look for by name.
-_PLAIN = ("name", ELECTION)
+_PLAIN = ("name", ELECTION, "guard")
 _MEMBER = "lock"
 # 128 bits as 26 letters of base32; the x keeps a name that ends in a plain number or hash from looking like this.
 _HASH = 26

@@ -19,7 +19,9 @@ METADATA_ENTRIES = 32
 METADATA_BYTES = 4096
 NAME_KIND = "name"
 ELECTION_KIND = "election"
+GUARD_KIND = "guard"
 LOCK = "lock"
+INTERVAL = "interval"
 
 
 def check_text(field: str, given: object, longest: int = KEY_MAX) -> str:
@@ -62,6 +64,14 @@ class Names:
     def election(self, name: str) -> Key:
         """Where the one record lives that says who leads. Never the key of a lock, whatever its name."""
         return Key(f"{self.root}{ELECTION_KIND}/{name}", LOCK)
+
+    def guard(self, name: str) -> Key:
+        """Where the one record lives that says who works on a guarded target."""
+        return Key(f"{self.root}{GUARD_KIND}/{name}", LOCK)
+
+    def interval(self, name: str) -> Key:
+        """Where the one record lives that says when a target last had its turn."""
+        return Key(f"{self.root}{GUARD_KIND}/{name}", INTERVAL)
 
     def text(self, key: Key) -> str:
         """The text a key was made of: what people called it, and before that its kind if it is no plain name."""

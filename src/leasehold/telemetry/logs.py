@@ -41,6 +41,8 @@ def _sentence(event: events.Event) -> str:  # noqa: C901, PLR0911  one sentence 
         case events.Revoked():
             how = "freed by force" if event.forced else "revoked"
             return f"lease of {event.holder} (token {event.token}) {how}: {event.reason}"
+        case events.Finished():
+            return f"run of {event.holder} (token {event.token}) {event.outcome}; rests for {event.cooldown:g} s"
         case events.HelperEnded():
             return f"the helper process ended; this process renews its {event.leases} leases now"
         case events.Doubted():
