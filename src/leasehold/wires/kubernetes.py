@@ -17,6 +17,7 @@ import h11
 import msgspec
 
 from leasehold.errors import PermissionDenied, StoreError, StoreUnavailable
+from leasehold.rules.kubernetes_kinds import LEASES, Kind
 from leasehold.wires.colour import Colour
 from leasehold.wires.kubernetes_access import Access, find_access
 from leasehold.wires.kubernetes_errors import (
@@ -26,6 +27,7 @@ from leasehold.wires.kubernetes_errors import (
     NOT_FOUND,
     TOO_MANY,
     UNAUTHORIZED,
+    lacks_kind,
     refusal,
     status_of,
     wire_error,
@@ -64,18 +66,20 @@ class Ask(NamedTuple):
 
 class Said(NamedTuple):
     """One answer: what was found, or None where there is nothing (404),
-    something else (409) or no longer what a list began with (410).
+    something else (409) or no longer what a list began with (410). `date` is the server's clock, as it wrote it.
     """
 
     status: int
     body: Any
+    date: bytes = b""
 
 
 class KubernetesWire:
-    """The way to the Leases of one namespace."""
+    """The way to the objects of one kind in one namespace."""
 
-    def __init__(self, config: KubernetesConfig, *, timeout: float, colour: Colour) -> None:
+    def __init__(self, config: KubernetesConfig, *, timeout: float, colour: Colour, kind: Kind = LEASES) -> None:
         self.config: KubernetesConfig = config
+        self.kind: Kind = kind
         self.timeout: float = timeout
         self.side: Side = side_of(colour)
         self._colour = colour
@@ -118,17 +122,17 @@ class KubernetesWire:
     async def ask(self, ask: Ask) -> Said:
         """The answer to one request."""
         body = b"" if ask.body is None else msgspec.json.encode(ask.body)
-        answer = await self._send(ask.method, target(self.access, ask.name, ask.query), body)
+        answer = await self._send(ask.method, target(self.access, self.kind, ask.name, ask.query), body)
         status = answer.status
-        # 404 must mean the Lease: a missing namespace or a wrong server is no free lock.
-        missing = status == NOT_FOUND and (status_of(answer).details or {}).get("kind") != "leases"
+        # 404 must mean the object: a missing namespace, a missing kind or a wrong server is no free lock.
+        missing = status == NOT_FOUND and (status_of(answer).details or {}).get("kind") != self.kind.plural
         if status not in _ANSWERS or missing:
-            raise self.refused(ask.verb, ask.name or "leases", answer)
+            raise self.refused(ask.verb, ask.name or self.kind.plural, answer)
         self.allowed(ask.verb)
         if status in {NOT_FOUND, CONFLICT, GONE}:
             return Said(status, None)
         try:
-            return Said(status, msgspec.json.decode(answer.body))
+            return Said(status, msgspec.json.decode(answer.body), answer.headers.get(b"date", b""))
         except msgspec.MsgspecError as error:
             raise self._stranger() from error
 
@@ -140,11 +144,13 @@ class KubernetesWire:
     def refused(self, verb: str, what: str, answer: Answer) -> StoreError:
         """The error for a refusal.
 
-        A server that has just started knows no roles and no accounts yet, and forbids
+        A server that has just started knows no roles, accounts and custom kinds yet, and forbids
         everything: what was allowed before is believed to be forbidden only after a while.
         """
-        error = refusal(self.where, f"{verb} {what}", answer, reads=verb in {"GET", "LIST", "WATCH"})
-        if not isinstance(error, PermissionDenied) or verb not in self._allowed:
+        reads = verb in {"GET", "LIST", "WATCH"}
+        error = refusal(self.where, f"{verb} {what}", answer, reads=reads, kind=self.kind)
+        may_pass = isinstance(error, PermissionDenied) or lacks_kind(answer.status, status_of(answer), self.kind)
+        if not may_pass or verb not in self._allowed:
             return error
         now = time.monotonic()
         self._refused_at = now if self._refused_at is None else self._refused_at
@@ -251,9 +257,9 @@ def place_of(access: Access) -> Place:
     return access.place if given is None else access.place._replace(tls=given)
 
 
-def target(access: Access, name: str | None, query: dict[str, str] | None) -> str:
-    """The path of a Lease, or of all of them."""
-    path = f"{access.path}/apis/coordination.k8s.io/v1/namespaces/{access.namespace}/leases"
+def target(access: Access, kind: Kind, name: str | None, query: dict[str, str] | None) -> str:
+    """The path of an object, or of all of them."""
+    path = f"{access.path}{kind.path(access.namespace)}"
     return f"{path}{f'/{name}' if name else ''}{f'?{urlencode(query)}' if query else ''}"
 
 

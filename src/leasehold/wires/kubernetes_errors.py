@@ -14,16 +14,21 @@ import h11
 import msgspec
 
 from leasehold.errors import PermissionDenied, StoreError, StoreUnavailable, one_line
+from leasehold.rules.kubernetes_kinds import LEASES, Kind
 from leasehold.wires.kubernetes_http import Answer
 
+BAD_REQUEST = 400
 UNAUTHORIZED = 401
 FORBIDDEN = 403
 NOT_FOUND = 404
 CONFLICT = 409
 GONE = 410
+INVALID = 422
 TOO_MANY = 429
 SERVER_ERROR = 500
 SHOWN = 300
+# The reason that a namespace under deletion gives for creating nothing.
+TERMINATING = "NamespaceTerminating"
 _NO_TLS = "it hung up before it answered; does it speak TLS on this port?"
 
 _REFUSED = {
@@ -55,11 +60,13 @@ def status_of(answer: Answer) -> Status:
     return found if found.kind == "Status" else Status()
 
 
-def refusal(where: str, asked: str, answer: Answer, *, reads: bool) -> StoreError:
+def refusal(where: str, asked: str, answer: Answer, *, reads: bool, kind: Kind = LEASES) -> StoreError:
     """The error for an answer that is none of those a store decides about. `asked` is the verb, for people."""
     status = status_of(answer)
     said = one_line(status.message or answer.body.decode(errors="replace"))[:SHOWN] or "no reason given"
     told = f"Kubernetes at {where} answered {answer.status} to {asked}: {said}"
+    if (error := _of_kind(told, answer.status, status, kind)) is not None:
+        return error
     if answer.status in _REFUSED:
         return PermissionDenied(f"{told}; {_REFUSED[answer.status]}")
     if (status.details or {}).get("kind") == "namespaces":
@@ -69,6 +76,30 @@ def refusal(where: str, asked: str, answer: Answer, *, reads: bool) -> StoreErro
     if answer.status < SERVER_ERROR:
         return StoreError(f"{told}; no Kubernetes 1.20 or newer refuses this, look who answers")
     return StoreUnavailable(f"{told}; check the API server and its etcd", applied=False if reads else None)
+
+
+def lacks_kind(code: int, status: Status, kind: Kind) -> bool:
+    """Whether the server says that it does not serve a kind that is not its own."""
+    return kind is not LEASES and code == NOT_FOUND and (status.details or {}).get("kind") != "namespaces"
+
+
+def _of_kind(told: str, code: int, status: Status, kind: Kind) -> StoreError | None:
+    """A namespace that goes; and for other kinds than ours: the server may not know them, and judges what they say."""
+    details = status.details or {}
+    if any(cause.get("reason") == TERMINATING for cause in details.get("causes") or ()):
+        remedy = "the namespace is being deleted: name another in the URL, or create it again once it is gone"
+        return StoreUnavailable(f"{told}; {remedy}", applied=False)
+    if kind is LEASES:
+        return None
+    if code == FORBIDDEN:
+        return PermissionDenied(f"{told}; grant it with a Role for {kind} in this namespace")
+    if lacks_kind(code, status, kind):
+        remedy = "install the CustomResourceDefinition, or correct the Kind"
+        missing = f"it serves no {kind.plural} in {kind.api_version}, or they have no status of their own"
+        return StoreError(f"{told}; {missing}: {remedy}")
+    if code in {BAD_REQUEST, INVALID}:
+        return StoreError(f"{told}; correct the {kind.kind}")
+    return None
 
 
 def wire_error(where: str, error: Exception, timeout: float, *, sent: bool, reads: bool) -> StoreUnavailable:

@@ -94,7 +94,7 @@ class KubernetesLine:
             query["resourceVersion"] = str(since)
         header = access.credentials.ready()
         header = access.credentials.fetch() if header is None else header
-        request = request_of("GET", target(access, None, query), access, header)
+        request = request_of("GET", target(access, self._wire.kind, None, query), access, header)
         watch = _Watch(name, since, SocketLink(place_of(access), self._wire.timeout))
         answer = self._bounded(lambda: watch.begin(request))
         if answer is None:
