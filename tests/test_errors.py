@@ -102,7 +102,7 @@ def test_a_guarded_target_says_shortly_and_at_length_why_it_is_not_free() -> Non
     assert active.reason == "ResourceBusy (active: wfe-1)"
     unread = ResourceBusy("payment-api", holder=None, expires_in=None, retry_after=5.0)
     assert unread.reason == "ResourceBusy"
-    assert "cannot be read; try again in 5.00 s, or remove it with free()" in str(unread)
+    assert "cannot be read; try again in 5.00 s, or see what it is and remove it" in str(unread)
     other = ResourceBusy("payment-api", holder="wfe-1", expires_in=1.0, retry_after=1.0, other="cart")
     assert "shares its short name with 'cart'; give one of them a Guard with another name=" in str(other)
     resting = RecentlyRemediated("payment-api", holder="wfe-1", ago=42.4, retry_after=257.6)

@@ -33,7 +33,8 @@ from tests.guard_support import COOLDOWN, NAME, TARGET, TIMEOUT, WALL, Executor,
 from tests.test_shape import _members, differences
 
 # One of each kind: how a store is reached makes no difference to a guard.
-WORLDS = {kind: test_conformance.WORLDS[kind] for kind in ("memory", "sqlite", "redis", "postgresql", "kubernetes")}
+KINDS = ("memory", "sqlite", "redis", "postgresql", "kubernetes", "etcd", "zookeeper")
+WORLDS = {kind: test_conformance.WORLDS[kind] for kind in KINDS}
 COLOURS = ("blocking", "asyncio")
 # What the store has no part in is tried where it costs least.
 CHEAP = ("memory", "sqlite")

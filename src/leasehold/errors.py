@@ -7,7 +7,7 @@
     ├── AlreadyHeld             (also a RuntimeError) this thread or task holds it already
     ├── NotAcquired                                   somebody else holds it
     │   ├── AcquireTimeout                            and still did when `wait` was over
-    │   ├── ResourceBusy                              a guarded target has a run that is not finished
+    │   ├── ResourceBusy                              a target has a run that is not finished
     │   └── RecentlyRemediated                        a guarded target rests after its last run
     ├── LeaseLost                                     the lease is no longer ours
     └── StoreError
@@ -81,7 +81,7 @@ class AcquireTimeout(NotAcquired):
 
 
 class ResourceBusy(NotAcquired):
-    """A guarded target has a run that is not finished. `reason` is the short form, for a status or an event.
+    """A target has a run, or an object that is its lock. `reason` is the short form, for a status or an event.
 
     `active` when a look found it, else the attempt to begin did. `other` is another
     target, which has the same short name.
@@ -106,7 +106,7 @@ class ResourceBusy(NotAcquired):
         if other is not None:
             what = f"shares its short name with {shown(other)}; give one of them a Guard with another name="
         elif holder is None:
-            what = f"has a record that cannot be read; {again}, or remove it with free()"
+            what = f"is taken by something that cannot be read; {again}, or see what it is and remove it"
         else:
             what = f"has a run that is not finished{_at_the_latest(expires_in)}; {again}"
         # A sentence of its own, in place of the one above it in the tree.

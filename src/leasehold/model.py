@@ -34,6 +34,10 @@ class Keep(Enum):
 KEEP: Final = Keep.KEEP
 
 
+class Unrenewed(float):
+    """The ttl of a record that nobody will renew: it counts from the very write, also where records share an expiry."""
+
+
 class Record(msgspec.Struct, frozen=True):
     """A small versioned value that may expire, as a store last showed it.
 
@@ -83,7 +87,8 @@ class Guarantees(msgspec.Struct, frozen=True):
     `shared_expiry` is true where many records live on one server-side session, so
     that an orphan lives as long as the client renews anything. `newcomers` says what
     short-lived processes must know, where a dead holder's record must be observed before it ends.
-    `observed_expiry` is true where `Record.left` counts from when this process first saw the record.
+    `left_is_bound` is true where a record is known to end within `Record.left`, but not when it was written.
+    `unrenewed_max` is the longest ttl of a record that nobody renews, where that is more than a lease may have.
     """
 
     store: str
@@ -99,7 +104,8 @@ class Guarantees(msgspec.Struct, frozen=True):
     value_max: int
     shared_expiry: bool = False
     newcomers: str = ""
-    observed_expiry: bool = False
+    left_is_bound: bool = False
+    unrenewed_max: float = 0.0
 
 
 class LeaseInfo(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import pytest
 
 import leasehold
 from leasehold import kube
-from leasehold.errors import LeaseLost, NotAcquired, StoreDamaged
+from leasehold.errors import LeaseLost, ResourceBusy, StoreDamaged
 from leasehold.rules.kubernetes_objects import FINALIZER, HOLD, TARGET
 from tests.kube.conftest import Clients, Face
 from tests.kube.support import JOB, PIPELINE_RUN, VERBS, WIDGET, Place
@@ -39,8 +39,8 @@ def place() -> Place:
     return Place()
 
 
-def refused(locks: Face, owner: str, target: str = TARGET_NAME, **options: Any) -> NotAcquired:
-    with pytest.raises(NotAcquired) as caught:
+def refused(locks: Face, owner: str, target: str = TARGET_NAME, **options: Any) -> ResourceBusy:
+    with pytest.raises(ResourceBusy) as caught:
         locks.create(target, owner=owner, manifest=RUN, **options)
     return caught.value
 
@@ -54,7 +54,7 @@ def test_free_is_one_request_busy_two_and_release_one(clients: Clients, place: P
     assert (run.name, run.owner, run.target, run.adopted) == (NAME, "wfe-1", TARGET_NAME, False)
     error = refused(locks, "wfe-2")
     assert (error.holder, error.scope) == ("wfe-1", TARGET_NAME)
-    assert "is held by wfe-1" in str(error)
+    assert "held by wfe-1" in str(error)
     assert locks.release(run)
     assert [verb for verb, _ in place.asked()] == ["create", "create", "get", "delete"]
     assert place.names() == []
@@ -75,7 +75,7 @@ def test_every_namespaced_kind_can_be_the_lock(kind: kube.Kind) -> None:
         assert all(name in made for name, _ in wanted)
         assert made["metadata"]["labels"]["leasehold/owner"] == "wfe-1"
         assert made["metadata"]["annotations"][TARGET] == TARGET_NAME
-        with pytest.raises(NotAcquired):
+        with pytest.raises(ResourceBusy):
             locks.create(TARGET_NAME, owner="wfe-2", manifest=MANIFESTS[kind])
         assert locks.release(run)
         assert place.names() == []
@@ -99,7 +99,7 @@ def test_of_many_at_once_one_gets_it_and_all_others_are_told_who(place: Place) -
         def contend(number: int) -> str:
             try:
                 return locks.create(target, owner=f"wfe-{number}", manifest=RUN).owner
-            except NotAcquired as error:
+            except ResourceBusy as error:
                 return f"told {error.holder}"
 
         for turn in range(count(50)):
@@ -178,7 +178,7 @@ def test_where_the_holder_may_not_be_read_it_is_still_refused(clients: Clients) 
     locks.create(TARGET_NAME, owner="wfe-1", manifest=RUN)
     error = refused(locks, "wfe-2")
     assert error.holder is None
-    assert "a holder that cannot be read" in str(error)
+    assert "something that cannot be read" in str(error)
 
 
 def test_an_object_of_others_under_that_name_is_in_the_way_and_left_alone(clients: Clients, place: Place) -> None:
@@ -269,7 +269,7 @@ def test_past_its_ttl_whoever_wants_it_takes_it_and_without_one_nobody_does(clie
     def is_taken() -> bool:
         try:
             taken.append(locks.create(TARGET_NAME, owner="wfe-2", manifest=RUN, ttl=60))
-        except NotAcquired:
+        except ResourceBusy:
             return False
         return True
 
@@ -358,6 +358,6 @@ def test_the_programs_of_the_page_run(place: Place) -> None:
     exec(first, told)  # noqa: S102  as a reader would
     assert re.fullmatch(rf"{NAME} runs, token \d+", told["remediate"](place.url))
     exec(first.replace("remediation-7", "remediation-8"), told)  # noqa: S102
-    assert told["remediate"](place.url).startswith("busy: remediation-7, try again in ")
+    assert told["remediate"](place.url).startswith("ResourceBusy (held by remediation-7), try again in ")
     exec(second, told)  # noqa: S102
     assert told["resize"].__name__ == "resize"

@@ -24,12 +24,11 @@ from leasehold.rules.cooldown import (
     notes,
     read_run,
     rest_ttl,
-    short_name,
     sight,
     write_run,
 )
 from leasehold.rules.kubernetes_names import is_name, lease_name
-from leasehold.rules.names import Names
+from leasehold.rules.names import Names, short_name
 from leasehold.stores.memory import GUARANTEES
 from tests.rules.hostile import KEYS
 
@@ -52,12 +51,12 @@ def record_of(value: bytes, ttl: float | None = 300.0, left: float | None = 100.
 
 
 def test_the_name_is_the_one_the_platform_s_other_programs_compute() -> None:
-    assert short_name("wfe", "production/deployment/payment-api") == "wfe-fbb8266ac354e9c2"
+    assert short_name("wfe-", "production/deployment/payment-api") == "wfe-fbb8266ac354e9c2"
 
 
 @given(KEYS)
 def test_a_name_is_the_word_and_the_beginning_of_the_target_s_sha256(target) -> None:
-    name = short_name("wfe", target)
+    name = short_name("wfe-", target)
     assert name == f"wfe-{hashlib.sha256(target.encode()).hexdigest()[:16]}"
     assert is_name(name)
     # As it is in Kubernetes, for whoever looks for it by name.
@@ -69,7 +68,7 @@ def test_a_name_is_the_word_and_the_beginning_of_the_target_s_sha256(target) -> 
 
 @given(KEYS, KEYS)
 def test_two_targets_have_two_names(one, other) -> None:
-    assert (short_name("wfe", one) == short_name("wfe", other)) is (one == other)
+    assert (short_name("wfe-", one) == short_name("wfe-", other)) is (one == other)
 
 
 @given(KEYS, KEYS)
@@ -190,7 +189,7 @@ def test_no_rest_is_no_rest() -> None:
     ],
 )
 def test_the_store_says_how_much_has_passed_where_it_knows(ttl, left, observed, passed) -> None:
-    limits = msgspec.structs.replace(GUARANTEES, observed_expiry=observed)
+    limits = msgspec.structs.replace(GUARANTEES, left_is_bound=observed)
     assert sight(record_of(b"", ttl, left), 5.0, limits) == Sight(5.0, passed)
 
 

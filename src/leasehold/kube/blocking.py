@@ -116,7 +116,7 @@ class ObjectLocks:
     def create(
         self, target: str, *, owner: str, manifest: Mapping[str, object], ttl: float | None = None
     ) -> LockObject:
-        """Take the target by creating its object, or raise NotAcquired, which says who has it.
+        """Take the target by creating its object, or raise ResourceBusy, which says who has it.
 
         `owner` is who may come back for it: a unit of work (the name of a custom resource),
         never a replica. If the object is its own already, it is adopted, as it is, with a larger token.

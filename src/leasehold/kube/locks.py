@@ -18,8 +18,8 @@ import msgspec
 from leasehold.errors import (
     InvalidInput,
     LeaseLost,
-    NotAcquired,
     PermissionDenied,
+    ResourceBusy,
     StoreDamaged,
     StoreUnavailable,
     shown,
@@ -30,7 +30,7 @@ from leasehold.rules.arguments import flag, whole
 from leasehold.rules.backoff import retry_after
 from leasehold.rules.kubernetes_leases import MANAGED_BY, MANAGER
 from leasehold.rules.kubernetes_objects import LockObject, Object
-from leasehold.rules.names import check_text
+from leasehold.rules.names import check_text, short_name
 from leasehold.rules.timing import TRUST, seconds
 from leasehold.rules.tokens import token
 from leasehold.wires.chance import chance
@@ -51,7 +51,7 @@ class Keeper:
         self._clock = objects.colour.clock
 
     def name(self, target: str) -> str:
-        return rules.object_name(self.prefix, check_text("target", target))
+        return short_name(self.prefix, check_text("target", target))
 
     async def create(self, target: str, owner: str, manifest: Mapping[str, object], ttl: float | None) -> LockObject:
         """One POST where it is free. Else: whose is it, and has it ended?"""
@@ -122,7 +122,7 @@ class Keeper:
     # What is in the way.
 
     async def _in_the_way(self, name: str, target: str, owner: str, claim: Object) -> LockObject | None:
-        """Our own object, adopted; None where it is worth another try; NotAcquired where it is somebody's."""
+        """Our own object, adopted; None where it is worth another try; ResourceBusy where it is somebody's."""
         try:
             said = await self.objects.load(name)
         except (PermissionDenied, StoreUnavailable) as error:
@@ -214,7 +214,7 @@ def _lost(held: LockObject, found: LockObject | None) -> str:
     return ""
 
 
-def _busy(target: str, found: LockObject | None) -> NotAcquired:
+def _busy(target: str, found: LockObject | None) -> ResourceBusy:
     left = None if found is None else found.expires_in
     holder = None if found is None else found.owner
-    return NotAcquired(target, holder=holder, expires_in=left, retry_after=retry_after(left, chance()))
+    return ResourceBusy(target, holder=holder, expires_in=left, retry_after=retry_after(left, chance()))

@@ -21,7 +21,7 @@ import msgspec
 from leasehold.engine.engine import HOLDER_MAX
 from leasehold.engine.events import Attempt, Busy, Granted, Revoked, log_fields
 from leasehold.errors import NotAcquired, RecentlyRemediated, ResourceBusy, StoreError, StoreUnavailable
-from leasehold.model import Conflict, Key, Record
+from leasehold.model import Conflict, Key, Record, Unrenewed
 from leasehold.patterns.run import TRIES, Found, restless
 from leasehold.rules.backoff import retry_after
 from leasehold.rules.cooldown import (
@@ -36,11 +36,10 @@ from leasehold.rules.cooldown import (
     notes,
     read_run,
     rest_ttl,
-    short_name,
     sight,
     write_run,
 )
-from leasehold.rules.names import LABEL_MAX, check_text
+from leasehold.rules.names import LABEL_MAX, check_text, short_name
 from leasehold.rules.timing import LONGEST, seconds
 from leasehold.rules.tokens import token
 from leasehold.wires.chance import chance
@@ -89,7 +88,7 @@ class Runs:
 
     def name_of(self, target: str) -> str:
         """The name of a target's record."""
-        return short_name(self.name, _target(target))
+        return short_name(f"{self.name}-", _target(target))
 
     # Beginning: the atomic create. Never guesses.
 
@@ -100,7 +99,7 @@ class Runs:
         length = self.timeout if timeout is None else checked_timeout(timeout, self.engine.store.guarantees)
         asked = _asked(cooldown)
         fresh = self._fresh(target, _owner(owner), length, self.cooldown if asked is None else asked)
-        return await self._create(key, fresh, length, asked, adopts=True)
+        return await self._create(key, fresh, Unrenewed(length), asked, adopts=True)
 
     async def once_per(self, target: str, interval: float, owner: str | None) -> Found | None:
         """A run, if none of this target began within the interval. Without an owner nobody adopts it."""
@@ -116,7 +115,7 @@ class Runs:
             return None
 
     async def _create(
-        self, key: Key, fresh: RunRecord, ttl: float | None, asked: float | None, *, adopts: bool
+        self, key: Key, fresh: RunRecord, ttl: Unrenewed | None, asked: float | None, *, adopts: bool
     ) -> Found:
         engine = self.engine
         engine.emit(Attempt(fresh.scope, fresh.holder))
@@ -139,7 +138,7 @@ class Runs:
                 raise self._refusal(fresh.scope, fresh.holder, seen, run, verdict)
         raise self._refusal(fresh.scope, fresh.holder, None, None, Verdict(Standing.RUNNING))
 
-    async def _write(self, key: Key, fresh: RunRecord, ttl: float | None, *, adopts: bool) -> Record | Conflict:
+    async def _write(self, key: Key, fresh: RunRecord, ttl: Unrenewed | None, *, adopts: bool) -> Record | Conflict:
         try:
             return await self.engine.store.swap(key, None, write_run(fresh), ttl)
         except BaseException as error:

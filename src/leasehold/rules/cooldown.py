@@ -9,18 +9,14 @@ not finished has ended is for the store alone to say.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 
-from leasehold.model import Guarantees, Record
+from leasehold.model import Guarantees, Record, Unrenewed
 from leasehold.rules.timing import LONGEST, granted_ttl, seconds
-
-# 64 bits: two targets of one name are hardly ever met, and told apart by the full target nevertheless.
-DIGITS = 16
 
 
 class Phase(Enum):
@@ -59,11 +55,6 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.since if self.per or self.phase is Phase.RUNNING else self.ended
 
 
-def short_name(word: str, target: str) -> str:
-    """The name of a target's record: the same on every machine and in every language that has SHA-256."""
-    return f"{word}-{hashlib.sha256(target.encode()).hexdigest()[:DIGITS]}"
-
-
 def checked_rest(field: str, given: object) -> float:
     """A cooldown or an interval: seconds, none at all included."""
     return seconds(field, given, 0, LONGEST)
@@ -71,12 +62,19 @@ def checked_rest(field: str, given: object) -> float:
 
 def checked_timeout(given: object, limits: Guarantees) -> float:
     """How long a run may take: what the store can end by itself."""
-    return granted_ttl(seconds("timeout", given, limits.ttl_min, limits.ttl_max), limits)
+    unrenewed = _unrenewed(limits)
+    return granted_ttl(seconds("timeout", given, unrenewed.ttl_min, unrenewed.ttl_max), unrenewed)
 
 
-def rest_ttl(rest: float, limits: Guarantees) -> float | None:
+def rest_ttl(rest: float, limits: Guarantees) -> Unrenewed | None:
     """The ttl of a record that rests; None, which is lasting, for a rest longer than the store can keep time."""
-    return None if rest > limits.ttl_max else granted_ttl(max(rest, limits.ttl_min), limits)
+    unrenewed = _unrenewed(limits)
+    return None if rest > unrenewed.ttl_max else Unrenewed(granted_ttl(max(rest, unrenewed.ttl_min), unrenewed))
+
+
+def _unrenewed(limits: Guarantees) -> Guarantees:
+    """The limits of a record that nobody renews, as all of a guard's are."""
+    return msgspec.structs.replace(limits, ttl_max=max(limits.ttl_max, limits.unrenewed_max))
 
 
 # Writing and reading.
@@ -143,7 +141,7 @@ class Verdict(NamedTuple):
 
 def sight(record: Record, now: float, limits: Guarantees) -> Sight:
     """What can be known of a record's age."""
-    if record.ttl is None or record.left is None or limits.observed_expiry:
+    if record.ttl is None or record.left is None or limits.left_is_bound:
         return Sight(now, None)
     return Sight(now, max(record.ttl - record.left, 0.0))
 

@@ -7,7 +7,6 @@ full: names are short, and two targets could meet in one.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from leasehold.errors import InvalidInput, StoreDamaged, shown
 from leasehold.rules.kubernetes_kinds import Kind
 from leasehold.rules.kubernetes_leases import MANAGED_BY, MANAGER, merged, number
 from leasehold.rules.kubernetes_names import NAME_MAX, label
+from leasehold.rules.names import DIGITS
 from leasehold.rules.timing import TRUST
 
 OWNER = "leasehold/owner"
@@ -27,7 +27,6 @@ TARGET = "leasehold/target"
 TTL = "leasehold/ttl"
 HOLD = "leasehold/hold"
 FINALIZER = "leasehold/lock"
-DIGITS = 16
 # Both times have whole seconds: what seems one apart may be the same moment, or nearly two.
 TICK = 1.0
 _PREFIX = re.compile(r"[a-z0-9][-a-z0-9]*")
@@ -68,11 +67,6 @@ def check_prefix(given: object) -> str:
             "prefix", given, f"must be a-z, 0-9 and -, not begin with -, at most {NAME_MAX - DIGITS} characters"
         )
     return given
-
-
-def object_name(prefix: str, target: str) -> str:
-    """The same for the same target, whoever asks: 64 bits of its SHA-256."""
-    return prefix + hashlib.sha256(target.encode()).hexdigest()[:DIGITS]
 
 
 def label_value(text: str) -> str:

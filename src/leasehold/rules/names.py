@@ -8,6 +8,7 @@ another tenant. Text is compared code point by code point; look-alikes differ.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from leasehold.errors import InvalidInput, shown
@@ -22,6 +23,8 @@ ELECTION_KIND = "election"
 GUARD_KIND = "guard"
 LOCK = "lock"
 INTERVAL = "interval"
+# 64 bits: two targets of one short name are hardly ever met, and told apart by the full target nevertheless.
+DIGITS = 16
 
 
 def check_text(field: str, given: object, longest: int = KEY_MAX) -> str:
@@ -41,6 +44,11 @@ def check_text(field: str, given: object, longest: int = KEY_MAX) -> str:
     if "\0" in given:
         raise InvalidInput(field, given, "must not contain NUL")
     return str.__str__(given)
+
+
+def short_name(prefix: str, target: str) -> str:
+    """The name of a target's record or object: the same on every machine and in every language that has SHA-256."""
+    return prefix + hashlib.sha256(target.encode()).hexdigest()[:DIGITS]
 
 
 def scope_of(given: object) -> Name:

@@ -6,7 +6,7 @@ Rules every store keeps, and the conformance suite checks:
   across deletion and restart. The granting write's revision makes the token.
 - `born` survives `touch` and rewrites; comparisons use `revision`.
 - An expired record is absent, to every verb.
-- A record is freed no earlier than its ttl after the store applied the write.
+- A record is freed no earlier than its ttl after the store applied the write, or after its `since`.
 - A swap repeated after a lost reply answers `Conflict` with the caller's own value.
 - `scan` and `load` are linearizable: they see every write that was answered before.
 - Unreachable is `StoreUnavailable`, refused is `PermissionDenied`, unreadable is
@@ -46,7 +46,8 @@ class Store(Protocol):
     ) -> Record | Conflict:
         """Write `value` if the live record is still `expect`; None expects none, value None deletes.
 
-        `ttl` None makes the record lasting and `KEEP` leaves its end where it is.
+        `ttl` None makes the record lasting and `KEEP` leaves its end where it is. Where records share an
+        expiry, `Unrenewed` asks for one of its own; any other ttl counts from the `since` that is answered.
         Returns the record as written (as it was, for a deletion), or the Conflict.
         """
         ...

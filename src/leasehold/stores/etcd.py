@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from leasehold.errors import StoreDamaged, StoreError, StoreUnavailable, shown
-from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Unrenewed
 from leasehold.rules import etcd_messages as messages
 from leasehold.rules.etcd_messages import KeyValue, Txn
 from leasehold.rules.values import MEBIBYTE, check_value
@@ -145,7 +145,7 @@ class EtcdStore:
 
     async def _create(self, key: Key, value: bytes, ttl: float | Keep | None) -> Record | Conflict:
         name = self._name(key)
-        lease = None if ttl is None or ttl is KEEP else await self._shared(ttl)
+        lease = None if ttl is None or ttl is KEEP else await self._leased(ttl)
         text = _framed(value, lease.ttl if lease else None)
         number = lease.id if lease else 0
         put = messages.put(name, text, number)
@@ -171,8 +171,8 @@ class EtcdStore:
             put = messages.put_value(name, text)
         else:
             # Of its own, and never kept alive: what is rewritten with a ttl is a result or a rest, and is to end.
-            granted = None if ttl is None else await self._wire.grant(math.ceil(ttl))
-            text, lease = _framed(value, float(granted.ttl) if granted else None), granted.lease if granted else 0
+            own = None if ttl is None else await self._leased(Unrenewed(ttl))
+            text, lease = _framed(value, own.ttl if own else None), own.id if own else 0
             put = messages.put(name, text, lease)
         message = messages.txn([messages.is_at(name, expect.revision)], [put], [messages.get(name)])
         said = await self._write(message, self._leases.find(kept))
@@ -208,13 +208,14 @@ class EtcdStore:
                 lease.clean = False
             raise
 
-    async def _shared(self, ttl: float) -> SharedLease:
-        """The lease for new records of this ttl, granted where there is none."""
-        found = self._leases.fresh(ttl)
+    async def _leased(self, ttl: float) -> SharedLease:
+        """The lease for new records of this ttl, granted where there is none; for one that nobody renews, its own."""
+        alone = isinstance(ttl, Unrenewed)
+        found = None if alone else self._leases.fresh(ttl)
         if found is None:
             sent = self._clock.now()
             granted = await self._wire.grant(math.ceil(ttl))
-            found = self._leases.add(granted.lease, ttl, float(granted.ttl), sent)
+            found = self._leases.add(granted.lease, ttl, float(granted.ttl), sent, alone=alone)
         return found
 
     # Renewing.
@@ -249,7 +250,7 @@ class EtcdStore:
         answers: dict[int, tuple[Renewal, Record | None]] = {}
         for ttl in {one.ttl for one in moving}:
             some = [one for one in moving if one.ttl == ttl]
-            lease = await self._shared(ttl)
+            lease = await self._leased(ttl)
             try:
                 said = await self._write(messages.txn([], [self._moved_to(one, lease) for one in some], []), lease)
             except LeaseGone:
@@ -371,4 +372,5 @@ def _guarantees(members: int) -> Guarantees:
         ttl_step=1.0,
         batch=BATCH,
         value_max=MEBIBYTE,
+        left_is_bound=True,
     )

@@ -67,12 +67,16 @@ class SharedLeases:
             return None
         return found
 
-    def add(self, lease: int, asked: float, ttl: float, sent: float) -> SharedLease:
-        """A lease that was granted; the one for its ttl from now on."""
+    def add(self, lease: int, asked: float, ttl: float, sent: float, *, alone: bool) -> SharedLease:
+        """A lease that was granted; the one for its ttl from now on, unless it is for one record `alone`."""
         now = self._clock.now()
         # Twice its life: a record found on one must be known to be ours for as long as it can be there.
         self._by_id = {one.id: one for one in self._by_id.values() if now < one.sent + 2 * one.ttl}
-        made = self._by_id[lease] = self._by_ttl[asked] = SharedLease(lease, asked, ttl, sent)
+        made = self._by_id[lease] = SharedLease(lease, asked, ttl, sent)
+        # What nobody renews is never kept alive.
+        made.clean = not alone
+        if not alone:
+            self._by_ttl[asked] = made
         return made
 
     def find(self, lease: int) -> SharedLease | None:

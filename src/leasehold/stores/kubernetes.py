@@ -409,5 +409,5 @@ def _guarantees(skew: float | None, version: str, wake_up: str) -> Guarantees:
         batch=64,
         value_max=VALUE_MAX,
         newcomers=_NEWCOMERS if skew is None else "",
-        observed_expiry=True,
+        left_is_bound=True,
     )

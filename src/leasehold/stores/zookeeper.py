@@ -441,4 +441,6 @@ def _guarantees(shortest: float, longest: float) -> Guarantees:
         ttl_step=1.0,
         batch=500,
         value_max=VALUE_MAX,
+        left_is_bound=True,
+        unrenewed_max=DAY,
     )

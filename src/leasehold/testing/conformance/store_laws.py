@@ -11,7 +11,7 @@ import random
 import pytest
 
 from leasehold.errors import InvalidInput
-from leasehold.model import KEEP, Conflict, Key, Record, Renewal
+from leasehold.model import KEEP, Conflict, Key, Record, Renewal, Unrenewed
 from leasehold.testing.conformance.arena import Arena
 from leasehold.testing.conformance.exercise import exercises
 
@@ -137,6 +137,15 @@ class StoreLaws:
     def test_a_record_is_not_freed_before_its_ttl(self, arena: Arena) -> None:
         store = arena.store()
         store.swap(KEY, None, b"x", arena.ttl)
+        arena.elapse(0.95 * arena.ttl)
+        assert isinstance(store.swap(KEY, None, b"y", arena.ttl), Conflict)
+
+    @exercises("Store.swap")
+    def test_what_nobody_renews_lasts_its_whole_ttl_however_old_its_neighbours_are(self, arena: Arena) -> None:
+        store = arena.store()
+        store.swap(Key("app/t/name/older", "lock"), None, b"x", arena.ttl)
+        arena.elapse(0.4 * arena.ttl)
+        store.swap(KEY, None, b"x", Unrenewed(arena.ttl))
         arena.elapse(0.95 * arena.ttl)
         assert isinstance(store.swap(KEY, None, b"y", arena.ttl), Conflict)
 

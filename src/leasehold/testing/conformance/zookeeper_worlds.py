@@ -98,7 +98,8 @@ class ZooKeeperTlsWorld(ZooKeeperWorld):
 
 def zookeeper() -> ZooKeeperServer:
     """The one server."""
-    return shared("zookeeper world", ZooKeeperServer(sync=False))
+    # Sessions may last a day: what would outlast them ends by the leader's wall clock, which no world moves.
+    return shared("zookeeper world", ZooKeeperServer(sync=False, config={"maxSessionTimeout": 86_400_000}))
 
 
 def zookeeper_with_tls() -> ZooKeeperServer:
