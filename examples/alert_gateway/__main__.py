@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from pathlib import Path
 
 from aiohttp import web
-from server import Gateway
 
 from leasehold import InvalidInput
+
+# What the programs beside this one share.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from server import Gateway
 
 
 def main() -> None:

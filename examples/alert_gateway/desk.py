@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from metrics import Metrics
+from common.lock_metrics import LockMetrics
 from webhook import Signal
 
 from leasehold import StoreError, StoreUnavailable, aio, kube
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
 class Desk:
     """Where signals are settled. Without `locks` each is settled for itself, as it was before there were any."""
 
-    def __init__(self, requests: objects.Objects, locks: aio.Locks | None, ttl: float, metrics: Metrics) -> None:
+    def __init__(self, requests: objects.Objects, locks: aio.Locks | None, ttl: float, metrics: LockMetrics) -> None:
         self._requests = requests
         self._locks = locks
         self._ttl = ttl

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 
 import webhook
 from aiohttp import web
+from common.lock_metrics import LockMetrics
 from desk import KIND, Desk, Outcome
-from metrics import Metrics
 
 from leasehold import LeaseholdError, NotAcquired, StoreError, StoreUnavailable, aio
 from leasehold.kube import aio as objects
@@ -34,7 +34,7 @@ class Gateway:
         self._store = store
         self._ttl = ttl
         self._locking = locking
-        self._metrics = Metrics()
+        self._metrics = LockMetrics("gateway_lock")
         self._desk: Desk | None = None
         self._why: StoreError = StoreUnavailable("the API server has not been reached yet", applied=False)
 

@@ -3,7 +3,7 @@
 Everything the story claims is checked, and the exit code is not 0 if any of it
 did not happen. Workers are processes of their own that use only the public API.
 """
-# ruff: noqa: INP001, T201  a script that speaks to people
+# ruff: noqa: T201  a script that speaks to people
 
 from __future__ import annotations
 

@@ -1,17 +1,20 @@
-"""The lock's metrics in Prometheus' text format, made of what Leasehold tells its observers."""
+"""A lock's metrics in Prometheus' text format, made of what Leasehold tells its observers.
+
+The programs of this platform share it; each has a prefix of its own: `gateway_lock_…`, `ro_lock_…`.
+"""
 
 from __future__ import annotations
 
 from leasehold import events
 
-PREFIX = "gateway_lock"
 BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
+class LockMetrics:
     """An observer of one client. Adding is all it does: a count that is off by one under threads harms nobody."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
         self._attempts = self._successes = self._releases = 0
         self._failures = {"contention": 0, "api_error": 0, "lost": 0}
         self._acquired = Histogram()
@@ -38,17 +41,18 @@ class Metrics:
 
     def text(self) -> str:
         """What Prometheus reads."""
+        prefix = self._prefix
         counters = {
             "acquisition_attempts_total": self._attempts,
             "acquisition_successes_total": self._successes,
             "releases_total": self._releases,
         }
-        lines = [f"# TYPE {PREFIX}_{name} counter\n{PREFIX}_{name} {value}" for name, value in counters.items()]
-        lines.append(f"# TYPE {PREFIX}_acquisition_failures_total counter")
+        lines = [f"# TYPE {prefix}_{name} counter\n{prefix}_{name} {value}" for name, value in counters.items()]
+        lines.append(f"# TYPE {prefix}_acquisition_failures_total counter")
         failures = self._failures.items()
-        lines += [f'{PREFIX}_acquisition_failures_total{{reason="{reason}"}} {value}' for reason, value in failures]
-        lines += self._acquired.lines(f"{PREFIX}_acquisition_duration_seconds")
-        lines += self._held.lines(f"{PREFIX}_hold_duration_seconds")
+        lines += [f'{prefix}_acquisition_failures_total{{reason="{reason}"}} {value}' for reason, value in failures]
+        lines += self._acquired.lines(f"{prefix}_acquisition_duration_seconds")
+        lines += self._held.lines(f"{prefix}_hold_duration_seconds")
         return "\n".join(lines) + "\n"
 
 
