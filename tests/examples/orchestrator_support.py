@@ -1,0 +1,186 @@
+"""Replicas of the orchestrator as processes, the cluster they work in, and the requests they are given."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import secrets
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leasehold import kube
+from leasehold.testing.servers import KubeServer
+from leasehold.testing.servers.process import free_ports
+from tests.examples import gateway_support
+from tests.kube import support
+from tests.support import PYTHON, ROOT, eventually
+
+ORCHESTRATOR = ROOT / "examples" / "remediation_orchestrator"
+EXECUTOR = ROOT / "examples" / "workflow_executor"
+REQUEST = gateway_support.KIND
+EXECUTION = kube.Kind("remediation.example.com/v1", "WorkflowExecution", "workflowexecutions")
+FINISHED = {"Completed", "Failed", "Skipped"}
+STARTING = 60.0
+
+
+def role() -> list[dict[str, Any]]:
+    """What the example's role allows."""
+    found = yaml.safe_load_all((ORCHESTRATOR / "manifests" / "rbac.yaml").read_text())
+    rules: list[dict[str, Any]] = next(one for one in found if one["kind"] == "Role")["rules"]
+    return rules
+
+
+def definition() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((EXECUTOR / "manifests" / "crd.yaml").read_text())
+    return found
+
+
+def install(server: KubeServer) -> None:
+    """Serve both kinds, if the server does not yet."""
+    gateway_support.install(server)
+    if not support.is_served(server, f"/apis/{EXECUTION.api_version}/{EXECUTION.plural}"):
+        support.install(server, definition())
+
+
+class Cluster(support.Place):
+    """A namespace for an orchestrator, what people ask of it there, and what an executor would do."""
+
+    def __init__(self, server: KubeServer, rules: list[dict[str, Any]] | None = None) -> None:
+        super().__init__(REQUEST, found=server, rules=rules or role())
+        self.executions_path = EXECUTION.path(self.name)
+
+    def ask(self, target: Mapping[str, str] | None, name: str = "") -> str:
+        """A request as the gateway makes it; its name."""
+        called = name or f"rr-{secrets.token_hex(6)}"
+        spec = {"signalFingerprint": secrets.token_hex(8), "signalName": "KubePodCrashLooping", "severity": "critical"}
+        spec |= {} if target is None else {"targetResource": target}
+        body = {"apiVersion": REQUEST.api_version, "kind": REQUEST.kind, "metadata": {"name": called}, "spec": spec}
+        self.server.request("POST", self.path, body)
+        return called
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get(name).get("status") or {}
+        return found
+
+    def phase(self, name: str) -> str:
+        return str(self.status(name).get("overallPhase", ""))
+
+    def routed(self, name: str) -> dict[str, Any]:
+        """The condition that says whether a request was routed, and why not."""
+        found = self.status(name).get("conditions") or []
+        return next((one for one in found if one["type"] == "Routed"), {})
+
+    def executions(self, target: str | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.server.request("GET", self.executions_path)["items"]
+        return [one for one in found if target in {None, one["spec"]["targetResource"]}]
+
+    def active(self) -> Counter[str]:
+        """How many active executions each target has."""
+        return Counter(one["spec"]["targetResource"] for one in self.executions() if is_active(one))
+
+    def end(self, execution: str, phase: str = "Completed", **status: Any) -> None:
+        """What an executor writes when a workflow is over."""
+        body = {"status": {"phase": phase, "completionTime": timestamp(), **status}}
+        self.server.request("PATCH", f"{self.executions_path}/{execution}/status", body)
+
+    def leases(self) -> list[dict[str, Any]]:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{self.name}/leases"
+        found: list[dict[str, Any]] = self.server.request("GET", path)["items"]
+        return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What the orchestrator has told people about a request."""
+        found = self.server.request("GET", f"/api/v1/namespaces/{self.name}/events")["items"]
+        return [one for one in found if one["involvedObject"]["name"] == name]
+
+    def forbidden(self) -> list[str]:
+        """What was asked for that the role does not allow."""
+        return [
+            f"{event['verb']} {event['requestURI']}"
+            for event in self.server.audit()
+            if event["user"].get("username") == self.user
+            and event.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
+        ]
+
+
+def is_active(execution: Mapping[str, Any]) -> bool:
+    return (execution.get("status") or {}).get("phase") not in FINISHED
+
+
+def deployment(name: str) -> dict[str, str]:
+    return {"namespace": "production", "kind": "deployment", "name": name}
+
+
+def timestamp(ahead: float = 0) -> str:
+    """Now, or a while from now, as Kubernetes writes it."""
+    return datetime.fromtimestamp(datetime.now(UTC).timestamp() + ahead, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Replica:
+    """One process of the orchestrator."""
+
+    def __init__(
+        self, cluster: Cluster, port: int, number: int, folder: Path, options: Sequence[str], **environment: str
+    ) -> None:
+        self.port = port
+        self.log = folder / f"orchestrator-{number}-{secrets.token_hex(4)}.log"
+        command = [PYTHON, "-W", "error", str(ORCHESTRATOR), "--port", str(port), "--namespace", cluster.name]
+        env = {**os.environ, "POD_NAME": f"ro-{number}", "KUBECONFIG": str(cluster.kubeconfig), **environment}
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen([*command, *options], stdout=out, stderr=out, env=env, cwd=folder)
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except ConnectionRefusedError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def is_up(self, path: str) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        return self.get(path)[0] == http.client.OK
+
+    def metric(self, name: str) -> float:
+        _, text = self.get("/metrics")
+        found = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        return float(found[f"ro_lock_{name}"])
+
+    def end(self) -> str:
+        """Stop it politely; what it has said."""
+        self.process.terminate()
+        assert self.process.wait(STARTING) == 0, self.log.read_text()
+        return self.log.read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(STARTING)
+
+
+@contextmanager
+def fleet(
+    cluster: Cluster, size: int, folder: Path, *options: str, until: str = "/readyz", **environment: str
+) -> Iterator[list[Replica]]:
+    """So many replicas, ended with the block. None may have complained: `-W error`, and no traceback in a log."""
+    ports = free_ports(size)
+    replicas = [Replica(cluster, port, number, folder, options, **environment) for number, port in enumerate(ports)]
+    try:
+        for replica in replicas:
+            eventually(lambda replica=replica: replica.is_up(until), STARTING)
+        yield replicas
+        for replica in replicas:
+            if replica.process.poll() is None:
+                assert "Traceback" not in replica.end()
+    finally:
+        for replica in replicas:
+            replica.kill()
