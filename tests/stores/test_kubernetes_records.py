@@ -96,6 +96,13 @@ def test_a_key_that_looks_like_a_hashed_name_is_hashed_itself() -> None:
     assert lease_name(job("gw-lock-0123456789abcdef")) == "gw-lock-0123456789abcdef"
 
 
+@pytest.mark.parametrize("prefix", ["ro-lock", "ro-lock-"])
+def test_the_prefix_stands_first_also_where_the_key_is_no_name(prefix: str) -> None:
+    name = lease_name(Key(f"{prefix}//name/production/deployment/payment-api", "lock"))
+    assert name.startswith("ro-lock-production-deployment-")
+    assert len(name) <= 63
+
+
 def test_keys_of_two_prefixes_that_meet_in_one_name_stand_in_each_others_way(place: Place) -> None:
     with (
         leasehold.connect(place.url(), prefix="a", holder="ada") as ada,

@@ -37,7 +37,8 @@ def lease_name(key: Key) -> str:
     if not tenant and kind in _PLAIN and key.member == _MEMBER and _fits(readable) and _fits(text):
         return readable
     words = re.sub(r"[^a-z0-9]+", "-", text.lower())
-    start = readable if _VALID.fullmatch(readable) else f"{prefix}-{words}" if _VALID.fullmatch(prefix) else words
+    first = prefix.rstrip("-")
+    start = readable if _VALID.fullmatch(readable) else f"{first}-{words}" if _VALID.fullmatch(first) else words
     short = start[:_ROOM].strip("-") or "lease"
     return f"{short}{_MARK}" + _hash(key.family + "\0" + key.member)
 
