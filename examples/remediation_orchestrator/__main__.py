@@ -22,6 +22,8 @@ import server
 from handlers import Replica
 from router import Rules
 
+TTL_MAX = 86_400
+
 log = logging.getLogger("orchestrator")
 
 
@@ -36,8 +38,8 @@ def main() -> None:
     parser.add_argument("--ttl", type=float, default=30, help="how long a lock outlives a replica that has died")
     parser.add_argument("--no-lock", action="store_true", help="check and create without a lock, to see what happens")
     given = parser.parse_args()
-    if not (given.cooldown >= 0 and given.again > 0):
-        parser.error("--cooldown must be 0 or more, --again more than 0")
+    if not (given.cooldown >= 0 and given.again > 0 and 1 <= given.ttl <= TTL_MAX):
+        parser.error(f"--cooldown must be 0 or more, --again more than 0, --ttl 1 to {TTL_MAX}")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("leasehold").setLevel(logging.WARNING)
     rules = Rules(given.workflow, given.cooldown, given.again, given.ttl)

@@ -232,7 +232,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: bytes) -> Answer:
         return answer.status, await answer.json()
 
 
-def forget(server: KubeServer, name: str) -> None:
+def forget(server: KubeServer, name: str, kind: kube.Kind = KIND) -> None:
     """Delete a definition, and wait until its objects are no longer served."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     try:
@@ -240,4 +240,4 @@ def forget(server: KubeServer, name: str) -> None:
     except KubeRefused as error:
         if error.status != http.client.NOT_FOUND:
             raise
-    eventually(lambda: not support.is_served(server, f"/apis/{KIND.api_version}/{KIND.plural}"))
+    eventually(lambda: not support.is_served(server, f"/apis/{kind.api_version}/{kind.plural}"))

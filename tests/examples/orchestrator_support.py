@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import secrets
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -72,6 +73,23 @@ class Cluster(support.Place):
     def phase(self, name: str) -> str:
         return str(self.status(name).get("overallPhase", ""))
 
+    def phases(self) -> dict[str, str]:
+        """Where each request stands, at one moment."""
+        found = self.server.request("GET", self.path)["items"]
+        return {one["metadata"]["name"]: (one.get("status") or {}).get("overallPhase", "") for one in found}
+
+    def is_let_go(self, name: str) -> bool:
+        """Whether a request is over, and kopf has taken its finalizer away: nothing more will be asked about it."""
+        return self.phase(name) in {"Completed", "Failed"} and not self.get(name)["metadata"].get("finalizers")
+
+    def touched(self, name: str) -> list[str]:
+        """What the orchestrator has asked for about one request."""
+        return [
+            event["verb"]
+            for event in self.server.audit()
+            if event["user"].get("username") == self.user and event.get("objectRef", {}).get("name") == name
+        ]
+
     def routed(self, name: str) -> dict[str, Any]:
         """The condition that says whether a request was routed, and why not."""
         found = self.status(name).get("conditions") or []
@@ -81,14 +99,31 @@ class Cluster(support.Place):
         found: list[dict[str, Any]] = self.server.request("GET", self.executions_path)["items"]
         return [one for one in found if target in {None, one["spec"]["targetResource"]}]
 
+    def execution(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.server.request("GET", f"{self.executions_path}/{name}")
+        return found
+
+    def make_execution(self, target: str, labels: Mapping[str, str] | None = None) -> str:
+        """One that the orchestrator did not make."""
+        name = f"by-hand-{secrets.token_hex(4)}"
+        body = {"apiVersion": EXECUTION.api_version, "kind": EXECUTION.kind}
+        body |= {
+            "metadata": {"name": name, "labels": labels or {}},
+            "spec": {"targetResource": target, "workflow": "w"},
+        }
+        self.server.request("POST", self.executions_path, body)
+        return name
+
     def active(self) -> Counter[str]:
         """How many active executions each target has."""
         return Counter(one["spec"]["targetResource"] for one in self.executions() if is_active(one))
 
-    def end(self, execution: str, phase: str = "Completed", **status: Any) -> None:
+    def end(self, execution: str, phase: str = "Completed", **status: Any) -> dict[str, Any]:
         """What an executor writes when a workflow is over."""
         body = {"status": {"phase": phase, "completionTime": timestamp(), **status}}
-        self.server.request("PATCH", f"{self.executions_path}/{execution}/status", body)
+        path = f"{self.executions_path}/{execution}/status"
+        ended: dict[str, Any] = self.server.request("PATCH", path, body)
+        return ended
 
     def leases(self) -> list[dict[str, Any]]:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{self.name}/leases"
@@ -121,6 +156,41 @@ def deployment(name: str) -> dict[str, str]:
 def timestamp(ahead: float = 0) -> str:
     """Now, or a while from now, as Kubernetes writes it."""
     return datetime.fromtimestamp(datetime.now(UTC).timestamp() + ahead, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Life(NamedTuple):
+    """An execution from its create to its end, in the API server's own order."""
+
+    target: str
+    request: str
+    made: int
+    ended: int
+
+
+class Executor:
+    """Ends executions as an executor would. Nobody else changes them: their revision is that of their create."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.lives: list[Life] = []
+
+    def work(self) -> None:
+        """End those that are active now."""
+        for one in filter(is_active, self._cluster.executions()):
+            ended = self._cluster.end(one["metadata"]["name"])
+            spec = one["spec"]
+            made = int(one["metadata"]["resourceVersion"])
+            revision = int(ended["metadata"]["resourceVersion"])
+            self.lives.append(Life(spec["targetResource"], spec["remediationRequest"], made, revision))
+
+
+def overlaps(lives: Iterable[Life]) -> list[tuple[Life, Life]]:
+    """Pairs that were active at the same time, for one target."""
+    return [
+        (one, other)
+        for one, other in itertools.combinations(lives, 2)
+        if one.target == other.target and one.made < other.ended and other.made < one.ended
+    ]
 
 
 class Replica:
@@ -169,9 +239,18 @@ class Replica:
 
 @contextmanager
 def fleet(
-    cluster: Cluster, size: int, folder: Path, *options: str, until: str = "/readyz", **environment: str
+    cluster: Cluster,
+    size: int,
+    folder: Path,
+    *options: str,
+    until: str = "/readyz",
+    calm: bool = True,
+    **environment: str,
 ) -> Iterator[list[Replica]]:
-    """So many replicas, ended with the block. None may have complained: `-W error`, and no traceback in a log."""
+    """So many replicas, ended with the block. None may have complained: `-W error`, and no traceback in a log.
+
+    Unless they are not `calm`: kopf shows the trace of what ended it.
+    """
     ports = free_ports(size)
     replicas = [Replica(cluster, port, number, folder, options, **environment) for number, port in enumerate(ports)]
     try:
@@ -180,7 +259,7 @@ def fleet(
         yield replicas
         for replica in replicas:
             if replica.process.poll() is None:
-                assert "Traceback" not in replica.end()
+                assert "Traceback" not in replica.end() or not calm
     finally:
         for replica in replicas:
             replica.kill()
