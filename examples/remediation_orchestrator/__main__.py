@@ -23,6 +23,7 @@ from handlers import Replica
 from router import Rules
 
 TTL_MAX = 86_400
+CLOSING = 0.25
 
 log = logging.getLogger("orchestrator")
 
@@ -61,6 +62,8 @@ async def serve(replica: Replica, host: str, port: int, namespace: str) -> None:
             log.warning("not ready: %s", replica.why)
     finally:
         await runner.cleanup()
+        # TLS connections of kopf's are closed by the loop, a moment after kopf; aiohttp offers no other way to wait.
+        await asyncio.sleep(CLOSING)
 
 
 async def check(replica: Replica) -> None:

@@ -71,12 +71,12 @@ def blocking(found: Iterable[Execution], cooldown: float, now: float) -> Blocked
     return resting
 
 
-def free_name(request: str, mine: Iterable[Execution]) -> str:
+def free_name(request: str, found: Iterable[Execution]) -> str:
     """Of the next execution: it follows from the request's uid, so that a second replica would make the same one.
 
     Those that were skipped keep their names.
     """
-    taken = {one.name for one in mine}
+    taken = {one.name for one in found}
     names = (hashlib.sha256(f"{request}/{number}".encode()).hexdigest()[:16] for number in itertools.count(1))
     return next(f"we-{name}" for name in names if f"we-{name}" not in taken)
 

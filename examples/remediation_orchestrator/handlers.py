@@ -26,6 +26,7 @@ PREFIX = "ro-lock-"
 FINALIZER = "remediation.example.com/orchestrator"
 GROUP = ("remediation.example.com", "v1")
 AGAIN = 1.0
+SOON = 0.01
 # Of kopf's own requests, until it gives up and is begun anew; longer pauses would outlast a restart of the API server.
 BACKOFFS = (0.2, 0.5, 1, 2, 2, 2, 2, 2)
 
@@ -41,7 +42,7 @@ class Replica:
         self.locking = locking
         self.metrics = LockMetrics("ro_lock")
         self.why: StoreError | None = StoreUnavailable("the API server has not been reached yet", applied=False)
-        self.router: Router | None = None
+        self.router: Router
         self._open = AsyncExitStack()
 
     async def reach(self) -> None:
@@ -61,6 +62,12 @@ class Replica:
                 await asyncio.sleep(AGAIN if missed else 0)
                 self.why = None
 
+    async def ready(self) -> None:
+        """Raise what keeps requests from being routed."""
+        if self.why is not None:
+            raise self.why
+        await self.router.ready()
+
     async def leave(self, why: StoreError) -> None:
         """Let go of everything."""
         self.why = why
@@ -69,13 +76,12 @@ class Replica:
     async def _connect(self) -> None:
         requests = await self._open.enter_async_context(await objects.connect(self.store, runs.REQUEST_KIND))
         executions = await self._open.enter_async_context(await objects.connect(self.store, runs.KIND))
-        for kind in (requests, executions):
-            await kind.list({runs.TARGET: "none"})
         locks = None
         if self.locking:
             opened = await aio.connect(self.store, prefix=PREFIX, observers=[self.metrics])
             locks = await self._open.enter_async_context(opened)
         self.router = Router(requests, executions, locks, rules=self.rules, metrics=self.metrics, tell=tell)
+        await self.router.ready()
 
 
 def tell(request: Mapping[str, Any], note: Note) -> None:
@@ -129,14 +135,19 @@ async def take_on(
     by_name: kopf.Index[str, Execution],
     **_: Any,
 ) -> None:
-    """Step by step until it is over, or somebody deletes it. `body` is always the newest that was heard of."""
+    """Step by step until it is over, or somebody deletes it."""
     known = Known(
         of_target=lambda target: by_target.get(target, ()), named=lambda name: next(iter(by_name.get(name, ())), None)
     )
     memory = Memory()
     while not stopped:
+        if FINALIZER not in body.metadata.get("finalizers", ()):
+            # kopf is about to put it there, and a step that began before would have to be made again.
+            await stopped.wait(SOON)
+            continue
         try:
-            pause = await memo.replica.router.step(body, known, memory)
+            # A copy: kopf keeps `body` new, and a step must write over nothing that it has not seen.
+            pause = await memo.replica.router.step(dict(body), known, memory)
         except StoreError as error:
             raise kopf.TemporaryError(str(error), delay=AGAIN) from error
         await stopped.wait(pause)

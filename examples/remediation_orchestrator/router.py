@@ -50,6 +50,7 @@ class Memory:
     def __init__(self) -> None:
         self.refusals = 0
         self.skipped: dict[str, float] = {}
+        self.outdated = ""
 
 
 class Router:
@@ -77,13 +78,21 @@ class Router:
         status = request.get("status") or {}
         if status.get("overallPhase") in TERMINAL:
             return DONE
-        if status.get("overallPhase") == "Executing":
+        if request["metadata"]["resourceVersion"] == memory.outdated:
+            # There is a newer one, which the watch has not told of yet.
+            return PAUSE
+        if status.get("workflowExecution"):
             note = await self._follow(status["workflowExecution"], known)
         else:
             note = await self._route(request, known, memory)
         if note is not None:
-            await self._note(request, note)
+            await self._note(request, note, memory)
         return PAUSE
+
+    async def ready(self) -> None:
+        """Raise what would keep a request from being routed."""
+        for kind in (self._requests, self._executions):
+            await kind.list({runs.TARGET: "none"})
 
     # Routing.
 
@@ -97,12 +106,15 @@ class Router:
             # It can be told to nobody now, and passes by itself.
             raise
         except StoreError as error:
-            await self._note(request, Note("Blocked", type(error).__name__, str(error)))
+            await self._note(request, Note("Blocked", type(error).__name__, str(error)), memory)
             raise
 
     async def _attempt(self, request: Mapping[str, Any], target: str, known: Known, memory: Memory) -> Note | None:
         """Layer 1 from memory; then the lock, and the decision under it."""
         found = list(known.of_target(target))
+        mine = _unfinished(request, found)
+        if mine:
+            return _executes(mine)
         blocked = self._resting(request, found, memory) or self._blocking(request, found)
         if blocked is not None:
             return _waits(blocked)
@@ -137,17 +149,15 @@ class Router:
         meta = request["metadata"]
         listed = await self._executions.list({runs.TARGET: targets.label(target)})
         found = [one for one in map(runs.read, listed) if one.target == target]
-        mine = [one for one in found if one.request == meta["uid"]]
-        unfinished = [one for one in mine if one.phase != "Skipped"]
-        if unfinished:
-            # Made by a replica that could not note it any more, or by one whose note we have not heard of.
-            return _executes(unfinished[0].name)
+        mine = _unfinished(request, found)
+        if mine:
+            return _executes(mine)
         blocked = self._blocking(request, found)
         if blocked is not None:
             return _waits(blocked)
         if not await self._is_open(meta):
             return None
-        name = runs.free_name(meta["uid"], mine)
+        name = runs.free_name(meta["uid"], found)
         wanted = runs.manifest(request, name, target, self._rules.workflow)
         made = await self._executions.create(wanted) or await self._executions.get(name)
         if made is not None and runs.read(made).request != meta["uid"]:
@@ -160,10 +170,10 @@ class Router:
         if now is None or now["metadata"]["uid"] != meta["uid"] or now["metadata"].get("deletionTimestamp"):
             return False
         status = now.get("status") or {}
-        return status.get("overallPhase") not in TERMINAL | {"Executing"}
+        return not status.get("workflowExecution") and status.get("overallPhase") not in TERMINAL
 
     def _blocking(self, request: Mapping[str, Any], found: Iterable[Execution]) -> Blocked | None:
-        """What others do to the target; our own execution is found under the lock."""
+        """What others do to the target."""
         others = [one for one in found if one.request != request["metadata"]["uid"]]
         return runs.blocking(others, self._rules.cooldown, time.time())
 
@@ -195,16 +205,23 @@ class Router:
 
     # Noting.
 
-    async def _note(self, request: Mapping[str, Any], note: Note) -> None:
+    async def _note(self, request: Mapping[str, Any], note: Note, memory: Memory) -> None:
         """Write down where the request stands, once; whoever wrote meanwhile is heard first, by the watch."""
-        status = request.get("status") or {}
+        meta, status = request["metadata"], request.get("status") or {}
         if stands(status, note):
             return
-        meta = request["metadata"]
-        revision = {"resourceVersion": meta["resourceVersion"]}
-        patch = {"metadata": revision, "status": changes(status, note, time.time())}
-        if await self._requests.patch(meta["name"], patch, status=True) is not None:
+        revision = meta["resourceVersion"]
+        patch = {"metadata": {"resourceVersion": revision}, "status": changes(status, note, time.time())}
+        written = await self._requests.patch(meta["name"], patch, status=True)
+        memory.outdated = revision
+        if written is not None:
             self._tell(request, note)
+
+
+def _unfinished(request: Mapping[str, Any], found: Iterable[Execution]) -> str:
+    """Our own: made by a replica that could not note it any more, or by one whose note we have not heard of."""
+    mine = (one for one in found if one.request == request["metadata"]["uid"])
+    return next((one.name for one in mine if one.phase != "Skipped"), "")
 
 
 def _waits(blocked: Blocked) -> Note:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from aiohttp import web
 from handlers import Replica
 
+from leasehold import LeaseholdError
+
 
 def app(replica: Replica) -> web.Application:
     """What aiohttp serves, also while the cluster is away."""
 
     async def ready(_request: web.Request) -> web.Response:
         """Whether requests are routed, and if not, what to do: the definitions, the role, the server."""
-        if replica.why is not None:
-            return web.json_response({"error": str(replica.why)}, status=503)
+        try:
+            await replica.ready()
+        except LeaseholdError as error:
+            return web.json_response({"error": str(error)}, status=503)
         return web.json_response({"ready": True})
 
     async def alive(_request: web.Request) -> web.Response:

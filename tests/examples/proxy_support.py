@@ -25,19 +25,28 @@ class Gate:
 
     def __init__(self, verb: str, ends: str, *, answered: bool) -> None:
         self.verb, self.ends, self.answered = verb, ends, answered
-        self.waiting = 0
-        self.bodies: list[bytes] = []
+        self._bodies: list[bytes] = []
+        self.most = 0
         self._opened = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def waiting(self) -> int:
+        """How many different ones wait now; `most` is how many ever waited together."""
+        return len(set(self._bodies))
 
     def open(self) -> None:
         self._loop.call_soon_threadsafe(self._opened.set)
 
     async def pass_through(self, request: web.Request, *, answered: bool) -> None:
         if request.method == self.verb and request.path.endswith(self.ends) and answered == self.answered:
-            self.waiting += 1
-            self.bodies.append(await request.read())
-            await self._opened.wait()
+            body = await request.read()
+            self._bodies.append(body)
+            self.most = max(self.most, self.waiting)
+            try:
+                await self._opened.wait()
+            finally:
+                self._bodies.remove(body)
 
 
 class Proxy:

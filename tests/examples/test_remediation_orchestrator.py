@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -34,7 +35,8 @@ from tests.examples.orchestrator_support import (
 from tests.examples.proxy_support import Proxy, proxy
 from tests.kube import support
 from tests.stores.kubernetes_support import fragile
-from tests.support import PYTHON, count, eventually
+from tests.support import PYTHON, count
+from tests.support import eventually as wait_until
 
 TARGETS = 6
 EACH = 4
@@ -42,6 +44,8 @@ EACH = 4
 ROUNDS_MAX = 20
 QUICK = ("--cooldown", "0", "--again", "1", "--ttl", "3")
 OVER = {"Completed", "Failed"}
+# A machine that does much else answers late.
+eventually = functools.partial(wait_until, patience=90)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +96,7 @@ def test_a_target_never_has_two_active_executions_and_every_request_gets_its_tur
         for turn in range(count(10)):
             names = ask_at_once(cluster, f"turn-{turn}")
             executor = Executor(cluster)
-            eventually(lambda: are_over(cluster, names), 90, executor.work)  # noqa: B023  used up within the turn
+            eventually(lambda: are_over(cluster, names), nudge=executor.work)  # noqa: B023  used up within the turn
             assert overlaps(executor.lives) == []
             assert Counter(life.target for life in executor.lives) == {
                 f"production/deployment/turn-{turn}-{number}": EACH for number in range(TARGETS)
@@ -110,7 +114,7 @@ def test_without_the_lock_the_same_requests_get_two(cluster: Cluster, tmp_path: 
         while len(rounds) < ROUNDS_MAX and not (sum(rounds) and len(rounds) >= count(10)):
             names = ask_at_once(cluster, f"round-{len(rounds)}")
             executor = Executor(cluster)
-            eventually(lambda: are_over(cluster, names), 90, executor.work)  # noqa: B023  used up within the round
+            eventually(lambda: are_over(cluster, names), nudge=executor.work)  # noqa: B023  used up within the round
             rounds.append(len({one.target for pair in overlaps(executor.lives) for one in pair}))
     hit, all_targets = sum(rounds), TARGETS * len(rounds)
     print(  # noqa: T201  a figure worth seeing in the log
@@ -132,13 +136,13 @@ def test_whoever_is_between_its_look_and_its_create_keeps_the_others_out(
         if winners == 1:
             refused = 'acquisition_failures_total{reason="contention"}'
             eventually(lambda: gate.waiting and sum(one.metric(refused) for one in replicas) >= 5)
-            assert gate.waiting == 1
         else:
-            eventually(lambda: gate.waiting >= 2 and len(set(gate.bodies)) == 2)
+            eventually(lambda: gate.waiting == winners)
         gate.open()
         settled = {"Executing", "Blocked"} if winners == 1 else {"Executing"}
         eventually(lambda: {cluster.phase(name) for name in names} == settled)
         assert cluster.active() == {"production/deployment/api": winners}
+        assert gate.most == winners
 
 
 # Replicas that die.
@@ -197,17 +201,17 @@ def test_killed_before_the_answer_to_its_create_its_execution_is_adopted(
 
 
 def test_replicas_killed_again_and_again_leave_nothing_out_and_nothing_twice(cluster: Cluster, tmp_path: Path) -> None:
-    """Also while requests are blocked: whoever comes next goes on from what the objects say."""
-    names = ask_at_once(cluster, "mortal")
+    """With requests that execute and requests that are blocked: the next one goes on from what the objects say."""
+    names: list[str] = []
     executor = Executor(cluster)
     with fleet(cluster, 1, tmp_path, *QUICK):
-        for _ in range(count(30)):
-            ended = len(executor.lives)
+        for turn in range(count(30)):
             with fleet(cluster, 1, tmp_path, *QUICK) as (mortal,):
-                eventually(lambda: len(executor.lives) > ended, 60, executor.work)  # noqa: B023  used up in the round
-                assert "Blocked" in cluster.phases().values() or are_over(cluster, names)
+                names += [cluster.ask(deployment(f"turn-{turn}")) for _ in range(EACH)]
+                eventually(lambda: "Blocked" in cluster.phases().values())
+                executor.work()
                 mortal.kill()
-        eventually(lambda: are_over(cluster, names), 90, executor.work)
+        eventually(lambda: are_over(cluster, names), nudge=executor.work)
     assert overlaps(executor.lives) == []
     assert Counter(life.request for life in executor.lives) == dict.fromkeys(names, 1)
 
@@ -451,7 +455,7 @@ def test_definitions_that_are_missing_or_taken_away_are_told_and_no_reason_to_en
         eventually(lambda: replica.is_up("/readyz"))
         executing(cluster, cluster.ask(deployment("early")))
         gateway_support.forget(server, definition()["metadata"]["name"], EXECUTION)
-        eventually(lambda: not replica.is_up("/readyz"), 60)
+        eventually(lambda: not replica.is_up("/readyz"))
         install(server)
         eventually(lambda: replica.is_up("/readyz"))
         executing(cluster, cluster.ask(deployment("late")))
@@ -471,7 +475,7 @@ def test_through_a_restart_of_the_api_server_nothing_is_made_twice(tmp_path: Pat
             eventually(lambda: "nobody listens there; start the server" in newcomer.get("/readyz")[1])
             server.start()
             eventually(lambda: newcomer.is_up("/readyz"))
-            eventually(lambda: are_over(cluster, names), 90, executor.work)
+            eventually(lambda: are_over(cluster, names), nudge=executor.work)
     assert overlaps(executor.lives) == []
     assert Counter(life.request for life in executor.lives) == dict.fromkeys(names, 1)
 
@@ -489,7 +493,7 @@ def test_replicas_whose_clocks_are_hours_apart_keep_each_other_out(cluster: Clus
     early = {"PYTHONPATH": f"{tmp_path}:{Path(leasehold.__file__).parents[1]}", "AHEAD": "-7200"}
     with fleet(cluster, 1, tmp_path, *QUICK, **early), fleet(cluster, 1, tmp_path, *QUICK, **early | {"AHEAD": "7200"}):
         names = ask_at_once(cluster, "clocks")
-        eventually(lambda: are_over(cluster, names), 90, executor.work)
+        eventually(lambda: are_over(cluster, names), nudge=executor.work)
     assert overlaps(executor.lives) == []
     assert Counter(life.request for life in executor.lives) == dict.fromkeys(names, 1)
     noted = {cluster.routed(name)["lastTransitionTime"] for name in names}
