@@ -38,8 +38,8 @@ from tests.stores.kubernetes_support import fragile
 from tests.support import PYTHON, count
 from tests.support import eventually as wait_until
 
-TARGETS = 6
-EACH = 4
+TARGETS = 4
+EACH = 3
 # Without a lock, rounds are gone through until one has two active executions of a target, at most so many.
 ROUNDS_MAX = 20
 QUICK = ("--cooldown", "0", "--again", "1", "--ttl", "3")
