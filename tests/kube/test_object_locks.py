@@ -278,6 +278,7 @@ def test_past_its_ttl_whoever_wants_it_takes_it_and_without_one_nobody_does(clie
     assert not locks.release(run)
     assert refused(locks, "wfe-2", "kept").holder == "wfe-1"
     assert locks.check(kept).expires_in is None
+    assert locks.check(kept).age > taken[0].age >= 0
 
 
 @one_colour

@@ -74,6 +74,13 @@ def test_its_owner_stops_relying_on_it_before_it_ends() -> None:
     assert found.expires_in == pytest.approx(0.9 * 100 - 50 - rules.TICK)
 
 
+def test_its_age_is_told_by_the_server_s_clock_with_a_ttl_or_without() -> None:
+    for ttl in ("100.0", None):
+        found = rules.read(lock(ttl) if ttl else lock(), date(50))
+        assert found is not None
+        assert found.age == 50
+
+
 def test_a_ttl_that_somebody_edited_is_damage() -> None:
     with pytest.raises(StoreDamaged, match="leasehold/ttl of 'a' is no number"):
         rules.read(lock("soon"), date(0))

@@ -39,6 +39,7 @@ class LockObject(msgspec.Struct, frozen=True):
     """An object that is a lock, as it was read or written.
 
     `token` is what a create or an adoption drew, and None for what was merely looked at.
+    `age` is in whole seconds since its creation, by the API server's clock alone.
     `expires_in` is how long its owner could still rely on it then; None: it has no ttl.
     `is_going`: it was deleted, and its finalizers are all that keeps it.
     """
@@ -48,6 +49,7 @@ class LockObject(msgspec.Struct, frozen=True):
     owner: str
     uid: str
     token: int | None
+    age: float
     ttl: float | None
     expires_in: float | None
     adopted: bool
@@ -127,13 +129,15 @@ def read(raw: Object, date: bytes, *, token: int | None = None, adopted: bool = 
         return None
     ttl = _seconds(meta.get("name", ""), notes.get(TTL))
     # Renewed by nobody: its time counts from its creation, by the server's clock alone.
-    left = None if ttl is None else TRUST * ttl - age(raw, date) - TICK
+    old = age(raw, date)
+    left = None if ttl is None else TRUST * ttl - old - TICK
     return LockObject(
         name=meta["name"],
         target=notes[TARGET],
         owner=notes[OWNER],
         uid=meta.get("uid", ""),
         token=token,
+        age=old,
         ttl=ttl,
         expires_in=left,
         adopted=adopted,
