@@ -106,7 +106,7 @@ def test_an_object_the_server_refuses_is_shown_with_its_words(clients: Clients) 
         ("target", {"target": "a\0b"}),
         ("target", {"target": 7}),
         ("owner", {"owner": ""}),
-        ("owner", {"owner": "x" * 257}),
+        ("owner", {"owner": "x" * 513}),
         ("owner", {"owner": "\ud800"}),
         ("manifest", {"manifest": None}),
         ("manifest", {"manifest": []}),

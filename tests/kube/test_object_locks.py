@@ -255,6 +255,14 @@ def test_finalizers_of_others_keep_it_and_it_stays_taken(clients: Clients, place
     assert not locks.create(TARGET_NAME, owner="wfe-1", manifest=RUN).adopted
 
 
+def test_namespace_name_and_uid_of_a_resource_fit_an_owner(clients: Clients, place: Place) -> None:
+    locks = clients.locks(place)
+    owner = "/".join(("n" * 63, "r" * 253, "00000000-0000-4000-8000-000000000000"))
+    run = locks.create(TARGET_NAME, owner=owner, manifest=RUN)
+    assert (run.owner, refused(locks, owner[:-1]).holder) == (owner, owner)
+    assert [one.uid for one in locks.owned_by(owner)] == [run.uid]
+
+
 # The last resort.
 
 

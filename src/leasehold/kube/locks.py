@@ -35,7 +35,8 @@ from leasehold.rules.timing import TRUST, seconds
 from leasehold.rules.tokens import token
 from leasehold.wires.chance import chance
 
-OWNER_MAX = 256
+# Namespace, name and uid of a custom resource are 354 at most.
+OWNER_MAX = 512
 TTL_MIN = 1.0
 # Thirty days: runs of a workflow may be long, and this is the last resort only.
 TTL_MAX = 30 * 86_400.0
