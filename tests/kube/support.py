@@ -84,10 +84,11 @@ class Place:
         verbs: tuple[str, ...] = VERBS,
         found: KubeServer | None = None,
         rules: list[dict[str, Any]] | None = None,
+        user: str | None = None,
     ) -> None:
         self.server = found or server()
         self.kind = kind
-        self.user = f"{USER}-{secrets.token_hex(4)}"
+        self.user = user or f"{USER}-{secrets.token_hex(4)}"
         self.name = f"place-{secrets.token_hex(4)}"
         self.server.request("POST", "/api/v1/namespaces", {"metadata": {"name": self.name}})
         self.path = kind.path(self.name)
