@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.rules.kubernetes_objects import object_name
+from leasehold.rules.names import short_name
 from tests.examples.executor_support import module
 
 decisions = module("decisions")
@@ -50,7 +50,7 @@ def test_a_run_is_named_by_its_target_and_always_the_same() -> None:
 def test_different_targets_have_different_names_and_leasehold_gives_the_same(one: str, other: str) -> None:
     """Testing table: pipelineRunName() uniqueness; M5: 64 bits of SHA-256."""
     assert (decisions.run_name(one) == decisions.run_name(other)) == (one == other)
-    assert decisions.run_name(one) == object_name(decisions.PREFIX, one)
+    assert decisions.run_name(one) == short_name(decisions.PREFIX, one)
 
 
 def test_an_owner_is_this_very_execution_and_shown_by_its_name() -> None:
