@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -17,9 +19,12 @@ from leasehold import aio
 from leasehold.engine.events import Renewed
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.model import Record
+from leasehold.rules.urls import split
 from leasehold.testing.contender import Contender
 from leasehold.testing.proxy import Proxy
 from leasehold.testing.servers import PostgresServer, ShiftedClock
+from leasehold.wires.postgres_link import Statement, dial
+from leasehold.wires.postgres_url import postgres_config
 from tests.stores.postgres_support import (
     KEY,
     LONG,
@@ -44,6 +49,20 @@ def own() -> Iterator[PostgresServer]:
 
 
 # Killed.
+
+
+def test_a_connection_that_ends_while_statements_are_prepared_is_told_and_not_waited_for(own: PostgresServer) -> None:
+    with Proxy(own.host, own.port) as proxy:
+        url = own.url.replace(f":{own.port}", f":{proxy.port}")
+        link = dial(postgres_config(split(url), 5.0), time.monotonic() + 20)
+        proxy.replies.blackhole = True
+        with ThreadPoolExecutor(1) as pool:
+            preparing = pool.submit(link.prepare, [Statement(b"one", b"SELECT 1", ())], time.monotonic() + 60)
+            eventually(lambda: proxy.requests.bytes > 0)
+            proxy.cut()
+            with pytest.raises(StoreUnavailable):
+                preparing.result(20)
+        link.close()
 
 
 def test_a_server_killed_under_load_leaves_no_two_believers_and_no_lower_token(own: PostgresServer) -> None:

@@ -287,6 +287,11 @@ def _until_synced(pgconn: pq.abc.PGconn) -> Exchange:
         answer = yield from _next(pgconn)
         if answer is not None:
             answers.append(answer)
+        elif pgconn.status == pq.ConnStatus.BAD:
+            # No more will come. What it said last, if anything, is the reason.
+            if not answers:
+                raise psycopg.OperationalError("the connection was closed before the first answer")
+            break
     return answers
 
 
