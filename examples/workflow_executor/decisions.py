@@ -5,7 +5,6 @@ Pure: objects of Kubernetes and times in, values out. No clock, no cluster.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -44,20 +43,10 @@ class Condition(NamedTuple):
 # Names.
 
 
-def digest(target: str) -> str:
-    """The same for the same target, whoever asks: 64 bits of its SHA-256."""
-    return hashlib.sha256(target.encode(errors="replace")).hexdigest()[:16]
-
-
 def target_of(execution: Object) -> str:
     """What it was begun with; before that, what it asks for."""
     found: str = status(execution).get("targetResource") or execution["spec"].get("targetResource") or ""
     return found
-
-
-def run_name(target: str) -> str:
-    """What the PipelineRun of a target is called, whatever the workflow: so there is one."""
-    return PREFIX + digest(target)
 
 
 def owner(execution: Object) -> str:

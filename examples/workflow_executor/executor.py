@@ -97,7 +97,7 @@ class Executor:
         if FINALIZER not in seen["metadata"].get("finalizers", ()):
             # kopf is about to write it. Before that, a deletion would leave the run behind.
             return SOON
-        index = {decisions.TARGET: decisions.digest(target)}
+        index = self._index(target)
         if not index.items() <= (seen["metadata"].get("labels") or {}).items():
             await self._executions.patch(seen["metadata"]["name"], {"metadata": {"labels": index}})
             return AT_ONCE
@@ -110,7 +110,7 @@ class Executor:
     async def _layer_one(self, seen: Object, cooldown: float) -> str | None:
         """Whether a query finds another that is in the way. It fails open: layer 2 decides."""
         try:
-            found = await self._executions.list({decisions.TARGET: decisions.digest(decisions.target_of(seen))})
+            found = await self._executions.list(self._index(decisions.target_of(seen)))
         except StoreError as error:
             log.warning("%s: layer 1 cannot look, layer 2 decides: %s", seen["metadata"]["name"], error)
             return None
@@ -268,6 +268,10 @@ class Executor:
             if tell:
                 _tell(seen, said.reason, said.message)
         return AT_ONCE
+
+    def _index(self, target: str) -> dict[str, str]:
+        """By which executions of a target are found: what its run is called, whatever the workflow, less the prefix."""
+        return {decisions.TARGET: self._locks.name(target).removeprefix(decisions.PREFIX)}
 
     def _key(self, seen: Object) -> str:
         """What is locked: the target. Without locking each execution has a run of its own, to see what happens."""

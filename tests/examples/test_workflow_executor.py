@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from leasehold import kube
+from leasehold.rules.names import short_name
 from leasehold.testing.servers import KubeServer
 from tests.examples.executor_support import (
     CONFIG,
@@ -61,7 +62,7 @@ def fresh() -> str:
 
 
 def run_of(target: str) -> str:
-    name: str = decisions.run_name(target)
+    name: str = short_name(decisions.PREFIX, target)
     return name
 
 
