@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
 import secrets
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,15 +17,15 @@ import yaml
 from leasehold import kube
 from leasehold.testing.servers import KubeServer
 from leasehold.testing.servers.kube import KubeRefused
+from tests.examples.programs import PATIENCE, Program, running
 from tests.kube import support
-from tests.support import PYTHON, ROOT, eventually
+from tests.support import ROOT, eventually
 
 EXECUTOR = ROOT / "examples" / "workflow_executor"
 EXECUTION = kube.Kind("remediation.example.com/v1", "WorkflowExecution", "workflowexecutions")
 RUN = kube.Kind("tekton.dev/v1", "PipelineRun", "pipelineruns")
 FINALIZER = "remediation.example.com/workflow-execution"
 CONFIG = "workflowexecution-config"
-PATIENCE = 60.0
 # Warnings are errors, except that aiohttp, in kopf, closes TLS behind one's back, and a process may end before it has.
 STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
 Object = dict[str, Any]
@@ -246,38 +244,16 @@ def stamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-class Process:
+class Process(Program):
     """A program of the example, and what it says."""
-
-    def __init__(self, kubeconfig: Path, folder: Path, command: Sequence[str]) -> None:
-        self.log = folder / f"log-{secrets.token_hex(4)}"
-        env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen([PYTHON, *command], stdout=out, stderr=out, env=env, cwd=folder)
-
-    def said(self) -> str:
-        return self.log.read_text()
 
     def says(self, words: str, times: int = 1) -> None:
         """Wait for these words; it must live meanwhile."""
+        eventually(lambda: self.has_said(words, times), PATIENCE)
 
-        def is_said() -> bool:
-            assert self.process.poll() is None, self.said()
-            return self.said().count(words) >= times
-
-        eventually(is_said, PATIENCE)
-
-    def end(self) -> str:
-        """Stop it politely; what it has said."""
+    def has_said(self, words: str, times: int = 1) -> bool:
         assert self.process.poll() is None, self.said()
-        self.process.terminate()
-        assert self.process.wait(PATIENCE) == 0, self.said()
-        return self.said()
-
-    def kill(self) -> None:
-        """kill -9."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
+        return self.said().count(words) >= times
 
 
 @contextmanager
@@ -287,18 +263,9 @@ def fleet(
     """So many executors, started together and ended with the block. If they are `quiet` there was no traceback."""
     spaces = ["--namespace", cluster.home.name, "--runs", cluster.away.name]
     command = [*STRICT, str(EXECUTOR), *spaces, *options]
-    made = [Process(cluster.home.kubeconfig, folder, command) for _ in range(size)]
-    try:
-        for one in made:
-            one.says(until)
+    made = [Process(folder, command, KUBECONFIG=str(cluster.home.kubeconfig)) for _ in range(size)]
+    with running(made, lambda one: one.has_said(until), quiet=quiet):
         yield made
-        for one in made:
-            if one.process.poll() is None:
-                said = one.end()
-                assert not quiet or "Traceback" not in said, said
-    finally:
-        for one in made:
-            one.kill()
 
 
 @contextmanager
@@ -314,7 +281,7 @@ def replica(
 def actor(cluster: Cluster, folder: Path) -> Iterator[Process]:
     """What ends runs, in Tekton's place; as the administrator, because the executor may not write their status."""
     command = [*STRICT, str(EXECUTOR / "actor.py"), "--runs", cluster.away.name]
-    made = Process(cluster.server.kubeconfig(), folder, command)
+    made = Process(folder, command, KUBECONFIG=str(cluster.server.kubeconfig()))
     try:
         yield made
     finally:

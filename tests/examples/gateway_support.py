@@ -6,9 +6,7 @@ import asyncio
 import http.client
 import json
 import math
-import os
 import secrets
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,13 +20,13 @@ from leasehold import kube
 from leasehold.testing.servers import KubeServer
 from leasehold.testing.servers.kube import KubeRefused
 from leasehold.testing.servers.process import free_ports
+from tests.examples.programs import Served, running
 from tests.kube import support
-from tests.support import PYTHON, ROOT, eventually
+from tests.support import ROOT, eventually
 
 GATEWAY = ROOT / "examples" / "alert_gateway"
 KIND = kube.Kind("remediation.example.com/v1", "RemediationRequest", "remediationrequests")
 PATH = "/api/v1/signals/prometheus"
-STARTING = 60.0
 Answer = tuple[int, dict[str, Any]]
 
 
@@ -76,73 +74,26 @@ def duplicates(request: dict[str, Any]) -> int:
     return counted
 
 
-class Replica:
+class Replica(Served):
     """One process of the gateway."""
-
-    def __init__(self, cluster: Cluster, port: int, number: int, folder: Path, options: Sequence[str]) -> None:
-        self.port = port
-        self.log = folder / f"gateway-{number}-{secrets.token_hex(4)}.log"
-        command = [PYTHON, "-W", "error", str(GATEWAY), "--port", str(port), *options]
-        env = {**os.environ, "POD_NAME": f"gateway-{number}"}
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, "--store", cluster.url], stdout=out, stderr=out, env=env, cwd=folder
-            )
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}{PATH}"
 
-    def get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        except ConnectionRefusedError:
-            return 0, ""
-        finally:
-            connection.close()
-
     def post(self, body: bytes) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request("POST", PATH, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()
-
-    def is_up(self, path: str) -> bool:
-        assert self.process.poll() is None, self.log.read_text()
-        return self.get(path)[0] == http.client.OK
-
-    def end(self) -> str:
-        """Stop it politely; what it has said."""
-        self.process.terminate()
-        assert self.process.wait(STARTING) == 0, self.log.read_text()
-        return self.log.read_text()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(STARTING)
+        status, text = self.ask("POST", PATH, body)
+        return status, json.loads(text)
 
 
 @contextmanager
 def fleet(cluster: Cluster, size: int, folder: Path, *options: str, until: str = "/readyz") -> Iterator[list[Replica]]:
     """So many replicas, ended with the block. None may have complained: `-W error`, and no traceback in a log."""
-    ports = free_ports(size)
-    replicas = [Replica(cluster, port, number, folder, options) for number, port in enumerate(ports)]
-    try:
-        for replica in replicas:
-            eventually(lambda replica=replica: replica.is_up(until), STARTING)
-        yield replicas
-        for replica in replicas:
-            if replica.process.poll() is None:
-                assert "Traceback" not in replica.end()
-    finally:
-        for replica in replicas:
-            replica.kill()
+    command = [str(GATEWAY), "--store", cluster.url, *options]
+    ports = enumerate(free_ports(size))
+    made = [Replica(folder, port, command, POD_NAME=f"gateway-{number}") for number, port in ports]
+    with running(made, lambda replica: replica.is_up(until)):
+        yield made
 
 
 # Signals.

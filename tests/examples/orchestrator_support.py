@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
-import os
 import secrets
-import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,15 +17,15 @@ from leasehold import kube
 from leasehold.testing.servers import KubeServer
 from leasehold.testing.servers.process import free_ports
 from tests.examples import gateway_support
+from tests.examples.programs import Served, running
 from tests.kube import support
-from tests.support import PYTHON, ROOT, eventually
+from tests.support import ROOT
 
 ORCHESTRATOR = ROOT / "examples" / "remediation_orchestrator"
 EXECUTOR = ROOT / "examples" / "workflow_executor"
 REQUEST = gateway_support.KIND
 EXECUTION = kube.Kind("remediation.example.com/v1", "WorkflowExecution", "workflowexecutions")
 FINISHED = {"Completed", "Failed", "Skipped"}
-STARTING = 60.0
 
 
 def role() -> list[dict[str, Any]]:
@@ -193,48 +190,13 @@ def overlaps(lives: Iterable[Life]) -> list[tuple[Life, Life]]:
     ]
 
 
-class Replica:
+class Replica(Served):
     """One process of the orchestrator."""
-
-    def __init__(
-        self, cluster: Cluster, port: int, number: int, folder: Path, options: Sequence[str], **environment: str
-    ) -> None:
-        self.port = port
-        self.log = folder / f"orchestrator-{number}-{secrets.token_hex(4)}.log"
-        command = [PYTHON, "-W", "error", str(ORCHESTRATOR), "--port", str(port), "--namespace", cluster.name]
-        env = {**os.environ, "POD_NAME": f"ro-{number}", "KUBECONFIG": str(cluster.kubeconfig), **environment}
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen([*command, *options], stdout=out, stderr=out, env=env, cwd=folder)
-
-    def get(self, path: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        except ConnectionRefusedError:
-            return 0, ""
-        finally:
-            connection.close()
-
-    def is_up(self, path: str) -> bool:
-        assert self.process.poll() is None, self.log.read_text()
-        return self.get(path)[0] == http.client.OK
 
     def metric(self, name: str) -> float:
         _, text = self.get("/metrics")
         found = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         return float(found[f"ro_lock_{name}"])
-
-    def end(self) -> str:
-        """Stop it politely; what it has said."""
-        self.process.terminate()
-        assert self.process.wait(STARTING) == 0, self.log.read_text()
-        return self.log.read_text()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(STARTING)
 
 
 @contextmanager
@@ -251,15 +213,9 @@ def fleet(
 
     Unless they are not `calm`: kopf shows the trace of what ended it.
     """
-    ports = free_ports(size)
-    replicas = [Replica(cluster, port, number, folder, options, **environment) for number, port in enumerate(ports)]
-    try:
-        for replica in replicas:
-            eventually(lambda replica=replica: replica.is_up(until), STARTING)
-        yield replicas
-        for replica in replicas:
-            if replica.process.poll() is None:
-                assert "Traceback" not in replica.end() or not calm
-    finally:
-        for replica in replicas:
-            replica.kill()
+    command = [str(ORCHESTRATOR), "--namespace", cluster.name, *options]
+    around = {"KUBECONFIG": str(cluster.kubeconfig), **environment}
+    ports = enumerate(free_ports(size))
+    made = [Replica(folder, port, command, **{"POD_NAME": f"ro-{number}", **around}) for number, port in ports]
+    with running(made, lambda replica: replica.is_up(until), quiet=calm):
+        yield made

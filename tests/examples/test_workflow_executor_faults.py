@@ -320,7 +320,7 @@ def test_through_a_restart_of_the_api_server_nothing_is_made_twice(tmp_path: Pat
 def test_a_namespace_that_cannot_be_one_ends_the_program_with_the_reason(cluster: Cluster, tmp_path: Path) -> None:
     program = str(module("executor").__file__).replace("executor.py", "")
     command = [program, "--namespace", "no such/namespace", "--runs", "b"]
-    process = Process(cluster.home.kubeconfig, tmp_path, command)
+    process = Process(tmp_path, command, KUBECONFIG=str(cluster.home.kubeconfig))
     assert process.process.wait(60) == 1
     assert "workflow_executor: " in process.said()
     assert "Traceback" not in process.said()
