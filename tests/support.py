@@ -14,12 +14,29 @@ PYTHON = sys.executable
 
 # (where, chosen, full) of every count asked for; shown at the end of the run.
 COUNTS: list[tuple[str, int, int]] = []
+# What was measured or counted; shown there too.
+NOTES: list[str] = []
+
+
+def note(text: str) -> None:
+    """A figure worth seeing in the log of a run that passed."""
+    NOTES.append(f"{running()}: {text.strip()}")
+
+
+def running() -> str:
+    """The test that runs now; empty while none does."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0]
+
+
+def soaking() -> bool:
+    """Whether the full counts were asked for."""
+    return bool(os.environ.get("LEASEHOLD_SOAK"))
 
 
 def count(full: int) -> int:
     """How often to repeat: the full count in a soak run, else a tenth. Shown at the end, so that a log tells it."""
-    chosen = full if os.environ.get("LEASEHOLD_SOAK") else max(full // 10, 1)
-    where = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" ")[0] or sys._getframe(1).f_globals["__name__"]
+    chosen = full if soaking() else max(full // 10, 1)
+    where = running() or sys._getframe(1).f_globals["__name__"]
     COUNTS.append((where, chosen, full))
     return chosen
 

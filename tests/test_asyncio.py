@@ -20,7 +20,7 @@ from leasehold.stores.memory import Memory, MemoryStore
 from leasehold.testing.clock import VirtualClock
 from leasehold.testing.faults import FaultyStore, delay_reply, drop
 from leasehold.wires.clock import system_clock
-from tests.support import count
+from tests.support import count, note
 
 TTL = 10.0
 
@@ -305,7 +305,7 @@ def test_cancelling_an_acquire_at_any_await_leaves_nothing_behind(*, contended: 
                 break
             cancelled += 1
         assert 5 < cancelled < 1999
-        print(f"cancelled at {cancelled} points")  # noqa: T201  the count belongs into the log
+        note(f"cancelled at {cancelled} points")
 
     run(scene)
 

@@ -50,14 +50,21 @@ ASKING = {
     "metadata": NOTES,
     "max_hold": [0, 29.9, *NUMBERS],
     "reentrant": FLAGS,
+    "fair": FLAGS,
+    "retry": [5, "often", print, [leasehold.Backoff()]],
     "on_lost": FUNCTIONS,
 }
 WRONG = {
-    "try_acquire": {field: values for field, values in ASKING.items() if field != "wait"},
+    "try_acquire": {field: values for field, values in ASKING.items() if field not in {"wait", "fair", "retry"}},
     "acquire": ASKING,
     "hold": ASKING,
     "locked": {field: values for field, values in ASKING.items() if field not in {"scope", "on_lost"}}
     | {"template": [*TEXTS, "{", "{0}", "{self.x}"]},
+    "hold_all": {
+        field: values for field, values in ASKING.items() if field in {"ttl", "wait", "metadata", "max_hold", "fair"}
+    }
+    | {"scopes": [None, 5, "job", b"job", [], (), [5], ["job", ""]]},
+    "suggest_retry": {"scope": ASKING["scope"]},
     "inspect": {"scope": ASKING["scope"]},
     "break_lease": {"scope": ASKING["scope"], "reason": [*TEXTS, "x" * 1025], "force": FLAGS},
     "gc": {"limit": [None, -1, 2.5, math.nan, "5", True, [5]]},
@@ -66,7 +73,9 @@ GOOD = {
     "try_acquire": {"scope": "held"},
     "acquire": {"scope": "held"},
     "hold": {"scope": "held"},
+    "hold_all": {"scopes": ["held"]},
     "locked": {"template": "held"},
+    "suggest_retry": {"scope": "held"},
     "inspect": {"scope": "held"},
     "break_lease": {"scope": "held", "reason": "a test"},
     "gc": {},
@@ -77,6 +86,7 @@ CONNECT = {
     "tenant": [5, b"x", "", "a\0b", "\ud800", "x" * 129, "x" * TEN_MEGABYTES],
     "timeout": [None, 0, 3601, *NUMBERS],
     "helper": FLAGS,
+    "local_passes": [None, -1, 256, 2.5, "5", True, [5]],
     "observers": [5, None, [5], "print", [None]],
 }
 
@@ -100,8 +110,8 @@ def check_refusal(error: InvalidInput, field: str, value: object) -> None:
 
 async def ask(locks, verb: str, arguments: dict[str, object]) -> None:
     """Call the verb as a program would, up to the point where something could be written."""
-    if verb == "hold":
-        async with within(locks.hold(**arguments)):
+    if verb in {"hold", "hold_all"}:
+        async with within(getattr(locks, verb)(**arguments)):
             return
     if verb == "locked":
         template = arguments.pop("template")
@@ -151,7 +161,7 @@ def test_the_same_calls_with_good_arguments_work(colour, place, verb) -> None:
         async with within(await answer(colour.connect(place.url))) as locks:
             before = place.content()
             await ask(locks, verb, dict(GOOD[verb]))
-            assert (place.content() == before) == (verb in {"inspect", "break_lease", "gc"})
+            assert (place.content() == before) == (verb in {"suggest_retry", "inspect", "break_lease", "gc"})
 
     colour.run(story())
 

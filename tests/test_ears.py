@@ -1,11 +1,13 @@
-"""One thread and one connection hear for everybody who waits through a client."""
+"""One connection hears for everybody who waits through a client: by a thread for many, by the only one itself."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import threading
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -26,7 +28,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self.lines: list[Wire] = []
-        self.refusing: Exception | None = None
+        self.refusing: BaseException | None = None
 
     def line(self) -> Wire:
         self.lines.append(Wire(self))
@@ -53,11 +55,17 @@ class Wire:
         self.asked: list[str] = []
         self.is_open = False
         self.threads: set[int] = set()
+        self.using = threading.Lock()
+        self.crowded = False
         self.pings = 0
         self.dead = False
 
     def _use(self) -> None:
+        self.crowded |= not self.using.acquire(blocking=False)
         self.threads.add(threading.get_ident())
+        # Whoever might come in between does so now.
+        os.sched_yield()
+        self.using.release()
         if self.exchange.refusing:
             raise self.exchange.refusing
 
@@ -73,21 +81,25 @@ class Wire:
         self.asked.append(channel)
         self.listening.add(channel)
 
-    def unlisten(self, channel: str) -> None:
+    def unlisten(self, channels: Collection[str]) -> None:
         self._use()
-        self.listening.discard(channel)
+        self.listening.difference_update(channels)
 
-    def drain(self) -> set[str]:
+    def drain(self) -> dict[str, bytes]:
         self._use()
         heard = b""
         while True:
             try:
                 said = self.ours.recv(4096)
             except BlockingIOError:
-                return set(heard.decode().split())
+                return dict.fromkeys(heard.decode().split(), b"")
             if not said:
                 raise StoreUnavailable("the connection was closed")
             heard += said
+
+    @property
+    def silence(self) -> float:
+        return room.HEARTBEAT
 
     def ping(self) -> None:
         self._use()
@@ -120,6 +132,15 @@ def listen(ears: Ears, channel: str) -> Ear:
     return drive(ears.listen(channel))
 
 
+def connected(ears: Ears, exchange: Exchange) -> None:
+    """The line is there, and its thread does not use it: that was called for the last one who relied on it."""
+    ear = listen(ears, "first")
+    exchange.say("first")
+    assert drive(ear.wait(FAR)) is True
+    assert ears._listener is not None
+    eventually(lambda: not ears._listener._reading.locked())
+
+
 def waiting(ear: Ear) -> Future[bool]:
     return ThreadPoolExecutor(1).submit(lambda: drive(ear.wait(FAR)))
 
@@ -141,12 +162,70 @@ def test_what_is_said_between_listening_and_waiting_is_not_missed(ears: Ears, ex
     assert waiting(ear).result(20) is True
 
 
-def test_a_line_is_used_by_one_thread_alone(ears: Ears, exchange: Exchange) -> None:
+def test_a_line_is_used_by_one_thread_at_a_time(ears: Ears, exchange: Exchange) -> None:
+    def turn(number: int) -> bool:
+        ear = listen(ears, f"channel-{number}")
+        exchange.say(f"channel-{number}")
+        return drive(ear.wait(FAR))
+
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda number: listen(ears, f"channel-{number}"), range(50)))
+        assert all(threads.map(turn, range(400)))
     (line,) = exchange.lines
-    assert len(line.threads) == 1
-    assert threading.get_ident() not in line.threads
+    assert not line.crowded
+
+
+def test_who_waits_alone_hears_for_itself(ears: Ears, exchange: Exchange) -> None:
+    connected(ears, exchange)
+    (line,) = exchange.lines
+    line.threads.clear()
+    for number in range(50):
+        ear = listen(ears, f"channel-{number}")
+        exchange.say(f"channel-{number}")
+        assert drive(ear.wait(FAR)) is True
+    assert line.threads == {threading.get_ident()}
+
+
+def test_who_hears_for_itself_lets_the_thread_when_others_come_and_does_so_again_after_them(
+    ears: Ears, exchange: Exchange
+) -> None:
+    for _ in range(50):
+        first = waiting(listen(ears, "mine"))
+        second = waiting(listen(ears, "other"))
+        exchange.say("other")
+        assert second.result(20) is True
+        assert not first.done()
+        exchange.say("mine")
+        assert first.result(20) is True
+    connected(ears, exchange)
+    (line,) = exchange.lines
+    line.threads.clear()
+    ear = listen(ears, "mine")
+    exchange.say("mine")
+    assert drive(ear.wait(FAR)) is True
+    assert line.threads == {threading.get_ident()}
+
+
+def test_whoever_is_interrupted_leaves_no_half_read_line_to_others(ears: Ears, exchange: Exchange) -> None:
+    connected(ears, exchange)
+    exchange.refusing = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        listen(ears, "another")
+    exchange.refusing = None
+    eventually(lambda: not exchange.open)
+    woken = waiting(listen(ears, "mine"))
+    exchange.say("mine")
+    assert woken.result(20) is True
+    assert len(exchange.lines) == 2
+
+
+def test_what_nobody_waits_for_does_not_pile_up(
+    ears: Ears, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "REST", 0.02)
+    listen(ears, "mine").leave()
+    (line,) = exchange.lines
+    exchange.say("mine")
+    eventually(lambda: not select.select([line.ours], [], [], 0)[0])
 
 
 def test_a_channel_waited_for_again_is_not_subscribed_again(ears: Ears, exchange: Exchange) -> None:
@@ -162,7 +241,7 @@ def test_a_channel_waited_for_again_is_not_subscribed_again(ears: Ears, exchange
 def test_channels_nobody_waits_for_do_not_accumulate(ears: Ears, exchange: Exchange) -> None:
     for number in range(200):
         listen(ears, f"channel-{number}").leave()
-    assert len(exchange.lines[0].listening) <= room.SPARE + 1
+    assert len(exchange.lines[0].listening) <= 2 * room.SPARE + 1
 
 
 def test_a_dead_line_wakes_everybody_and_the_next_to_listen_gets_a_new_one(ears: Ears, exchange: Exchange) -> None:
@@ -209,7 +288,7 @@ def test_an_error_nobody_expected_does_not_leave_waiters_asleep(ears: Ears, exch
 def test_an_idle_line_is_closed_and_opened_again_when_needed(
     ears: Ears, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(room, "REST", 0.01)
     monkeypatch.setattr(room, "IDLE", 0.02)
     listen(ears, "mine").leave()
     eventually(lambda: not exchange.open)

@@ -6,11 +6,12 @@ import pytest
 
 from benchmarks import calls, imports, renewals
 from benchmarks.harness import Figure, medians
+from tests.support import note
 
 
 def test_acquire_and_release_in_memory_call_few_python_functions() -> None:
     counted = calls.calls()
-    print(f"Python calls: {counted:.1f}")  # noqa: T201  the log says what was counted
+    note(f"Python calls: {counted:.1f}")
     # More than nothing: the profiler was really on.
     assert 10 < counted <= calls.TARGET
 
@@ -18,14 +19,14 @@ def test_acquire_and_release_in_memory_call_few_python_functions() -> None:
 @pytest.mark.parametrize("spread", [0.0, renewals.PERIOD], ids=["acquired at once", "acquired over a whole period"])
 def test_a_thousand_leases_are_renewed_in_a_few_store_calls_a_period(spread: float) -> None:
     counts = renewals.store_calls(spread)
-    print(f"store calls in each period: {counts}")  # noqa: T201  the log says what was counted
+    note(f"store calls in each period: {counts}")
     assert renewals.LEASES == 1000
     assert 0 < max(counts) <= renewals.TARGET
 
 
 def test_import_leasehold_loads_no_more_modules_than_import_redis() -> None:
     ours, theirs, nothing = imports.modules("leasehold"), imports.modules("redis"), imports.modules("sys")
-    print(f"modules: {ours} against {theirs}, {nothing} in a bare interpreter")  # noqa: T201  the log says what was counted
+    note(f"modules: {ours} against {theirs}, {nothing} in a bare interpreter")
     assert nothing < ours <= theirs
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
 
@@ -14,6 +15,7 @@ import pytest
 
 import leasehold
 from leasehold import InvalidInput, StoreUnavailable, events
+from tests.servers import redis
 from tests.support import PYTHON, eventually
 
 # One call into C that keeps the GIL for longer than two ttls: no thread of this process runs meanwhile.
@@ -85,6 +87,19 @@ def test_a_helper_that_dies_is_replaced_by_the_program_itself(url: str) -> None:
         eventually(lambda: sum(isinstance(event, events.Renewed) for event in seen[begun:]) >= 2)
         assert lease.held
         assert locks.acquire("another", ttl=3.0).held
+
+
+def test_what_was_left_to_us_for_a_short_time_is_renewed_by_the_helper_to_what_we_asked_for() -> None:
+    url = redis().url
+    with leasehold.connect(url) as other, leasehold.connect(url, helper=True) as locks, ThreadPoolExecutor(1) as pool:
+        first = other.acquire("short", ttl=60, fair=True)
+        waiting = pool.submit(locks.acquire, "short", ttl=60)
+        eventually(lambda: other.inspect("short").waiters)
+        first.release()
+        lease = waiting.result(20)
+        assert lease.expires_in < 5
+        eventually(lambda: lease.expires_in > 40)
+        assert lease.held
 
 
 def test_the_helper_ends_with_its_program(url: str) -> None:

@@ -28,6 +28,7 @@ from leasehold.telemetry.logs import log_event
 from leasehold.testing.clock import VirtualClock
 from leasehold.testing.faults import Call, FaultyStore
 from tests.facades import COLOURS, answer, memory_place, sqlite_place, within
+from tests.support import note
 
 KINDS = [
     kind
@@ -194,7 +195,7 @@ class Canary:
             *self.readable,
             *(f"{record.getMessage()} {vars(record)!r} {record.exc_text}" for record in records),
         ]
-        print(f"secrets: {len(self.secrets)}, texts: {len(everything)}")  # noqa: T201  a log says what it covered
+        note(f"secrets: {len(self.secrets)}, texts: {len(everything)}")
         assert len(self.secrets) >= least
         assert records
         leaks = [text for text, secret in itertools.product(everything, self.secrets) if secret in text]

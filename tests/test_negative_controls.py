@@ -17,7 +17,7 @@ import pytest
 
 from leasehold import client
 from leasehold.client import Hold
-from leasehold.engine import acquire, grant, heartbeat
+from leasehold.engine import acquire, grant, heartbeat, looking
 from leasehold.engine.doubt import Doubts
 from leasehold.engine.engine import Engine
 from leasehold.errors import AcquireTimeout
@@ -227,12 +227,12 @@ def the_name_owns(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_same_thread_waits_for_itself(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "keep", lambda self, held: self.heartbeat.add(held))
+    patch.setattr(Engine, "keep", lambda self, held, _keeper: self.heartbeat.add(held))
 
 
 def revoking_frees_at_once(patch: pytest.MonkeyPatch) -> None:
-    real = Engine._break
-    patch.setattr(Engine, "_break", lambda self, record, reason, force: real(self, record, reason, force=True))
+    real = looking._break
+    patch.setattr(looking, "_break", lambda engine, record, reason, force: real(engine, record, reason, force=True))
 
 
 CONTROLS = [

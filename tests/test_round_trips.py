@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 
 import leasehold
 from leasehold.engine import events
+from leasehold.rules.line import ticket_ttl
 from leasehold.stores.base import Store
 from leasehold.stores.open import open_store
 from leasehold.testing.clock import VirtualClock
 from leasehold.testing.conformance.arena import Arena, Client
 from leasehold.testing.proxy import Proxy
 from leasehold.testing.servers import RedisCluster, ServerClock
-from leasehold.wires import ears
 from leasehold.wires.colour import Colour
+from leasehold.wires.postgres import PostgresLine
+from leasehold.wires.redis_line import RedisLine
 from tests.servers import postgres, redis
-from tests.support import eventually
+from tests.support import eventually, note
 
 TTL = 30.0
 LEASES = 100
@@ -94,33 +97,61 @@ def test_a_hundred_leases_of_a_client_are_renewed_in_four_flights(arena: Arena, 
     proxy.reset_counters()
     arena.elapse(0.4 * TTL)
     arena.eventually(lambda: all(lease.expires_in > 0.8 * TTL for lease in leases))
-    print(f"flights to renew {LEASES} leases: {proxy.flights}")  # noqa: T201  the log says what was counted
+    note(f"flights to renew {LEASES} leases: {proxy.flights}")
     assert 1 <= proxy.flights <= 4
 
 
-def test_for_ten_seconds_a_waiter_says_nothing_at_all(
+def test_for_ten_seconds_a_waiter_says_nothing_but_that_it_keeps_its_place(
     arena: Arena, proxy: Proxy, server, scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The heartbeat of its connection comes in real time, which nobody knows how much of passes here.
-    monkeypatch.setattr(ears, "HEARTBEAT", 600.0)
+    for line in (RedisLine, PostgresLine):
+        monkeypatch.setattr(line, "silence", 600.0)
     bob = warm(arena, scope)
     # The holder comes by another way, so that the proxy sees the waiter alone.
     with leasehold.connect(server.url) as locks:
         lease = locks.acquire(scope, ttl=TTL)
         waiting = bob.begin("acquire", scope, ttl=TTL)
-        # A busy answer, the subscription, and one look after it; then nothing has been said for a while.
+        # A busy answer, a ticket, the subscription, and one look after it; then nothing has been said for a while.
         arena.eventually(lambda: any(isinstance(event, events.Busy) for event in bob.events))
         _quiet(proxy)
         proxy.reset_counters()
         for _ in range(20):
             arena.elapse(0.5)
-        _quiet(proxy)
-        assert (proxy.flights, proxy.requests.bytes, waiting.done()) == (0, 0, False)
+            _quiet(proxy)
+        # Its ticket is renewed three times in each of its short lives, and nothing else is said.
+        often = 3 * 10 / ticket_ttl(bob.store.guarantees)
+        assert 0.5 * often <= proxy.flights <= 1.5 * often
+        assert not waiting.done()
         lease.release()
         arena.eventually(waiting.done)
     assert bob.face(waiting.result()).held
     # The control: the proxy would have seen it.
     assert proxy.flights > 0
+
+
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
+def test_the_next_in_line_is_told_that_it_is_its_turn_and_asks_nobody(
+    proxy: Proxy, server, scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RedisLine, "silence", 600.0)
+    with ExitStack() as stack:
+        # The proxy sees the one who is next alone.
+        urls = [server.url, server.url, server.url.replace(f":{server.port}", f":{proxy.port}")]
+        first, second, third = (stack.enter_context(leasehold.connect(url)) for url in urls)
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        held = first.acquire(scope, ttl=TTL)
+        waiting = []
+        for number, locks in enumerate((second, third), 1):
+            waiting.append(pool.submit(locks.acquire, scope, ttl=TTL, fair=True))
+            eventually(lambda number=number: len(first.inspect(scope).waiters) == number)
+        held.release()
+        held = waiting[0].result(20)
+        _quiet(proxy)
+        proxy.reset_counters()
+        held.release()
+        assert waiting[1].result(20).held
+        assert proxy.flights == 0
 
 
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])

@@ -18,7 +18,7 @@ import leasehold
 from leasehold import aio, client, errors
 from leasehold.errors import LeaseholdError, MissingExtra
 from leasehold.extras import require
-from tests.support import PYTHON, ROOT
+from tests.support import PYTHON, ROOT, note
 
 SOURCE = ROOT / "src" / "leasehold"
 USAGE = ROOT / "tests" / "typing" / "usage.py"
@@ -177,9 +177,22 @@ def test_a_pair_that_differs_is_reported() -> None:  # noqa: C901  two classes t
 
 AWAITED = {
     "Hold": {"__enter__", "__exit__"},
+    "HoldAll": {"__enter__", "__exit__"},
+    "Leases": {"release"},
     "Lease": {"release", "renew"},
     "Locks": {
-        *("__enter__", "__exit__", "acquire", "break_lease", "close", "gc", "inspect", "list", "try_acquire"),
+        *(
+            "__enter__",
+            "__exit__",
+            "acquire",
+            "break_lease",
+            "close",
+            "gc",
+            "inspect",
+            "list",
+            "suggest_retry",
+            "try_acquire",
+        ),
     },
     "Loss": {"wait"},
 }
@@ -311,7 +324,7 @@ def test_asyncio_and_apsw_come_when_they_are_asked_for() -> None:
 
 def test_importing_leasehold_loads_no_more_modules_than_importing_redis() -> None:
     ours, theirs = len(modules_after("import leasehold")), len(modules_after("import redis"))
-    print(f"modules: leasehold {ours}, redis {theirs}")  # noqa: T201  a figure worth seeing in the log
+    note(f"modules: leasehold {ours}, redis {theirs}")
     assert ours <= theirs
 
 

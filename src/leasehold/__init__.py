@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.client import Hold, Lease, Locks, Loss, connect
+from leasehold.client import Hold, HoldAll, Lease, Leases, Locks, Loss, connect
 from leasehold.engine import events
 from leasehold.errors import (
     AcquireTimeout,
@@ -25,11 +25,12 @@ from leasehold.errors import (
     StoreError,
     StoreUnavailable,
 )
-from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
+from leasehold.model import Guarantees, LeaseInfo, Name, Renewal, Waiter
 from leasehold.patterns.candidate import Leader
 from leasehold.patterns.election import Election, Leadership
 from leasehold.patterns.guard import Guard, Run
 from leasehold.patterns.runs import RunInfo
+from leasehold.rules.backoff import Backoff, Retry
 from leasehold.rules.cooldown import Phase
 
 if TYPE_CHECKING:
@@ -42,11 +43,13 @@ __version__ = "0.1.0"
 __all__ = [
     "AcquireTimeout",
     "AlreadyHeld",
+    "Backoff",
     "ClientClosed",
     "Election",
     "Guarantees",
     "Guard",
     "Hold",
+    "HoldAll",
     "InvalidInput",
     "Leader",
     "Leadership",
@@ -54,6 +57,7 @@ __all__ = [
     "LeaseInfo",
     "LeaseLost",
     "LeaseholdError",
+    "Leases",
     "Locks",
     "Loss",
     "MissingExtra",
@@ -64,11 +68,13 @@ __all__ = [
     "RecentlyRemediated",
     "Renewal",
     "ResourceBusy",
+    "Retry",
     "Run",
     "RunInfo",
     "StoreDamaged",
     "StoreError",
     "StoreUnavailable",
+    "Waiter",
     "__version__",
     "aio",
     "connect",

@@ -9,8 +9,21 @@ Nothing is written here: `client_aio.py` has the client, `patterns/` what is bui
 
 from __future__ import annotations
 
-from leasehold.client_aio import Hold, Lease, Locks, Loss, OnLost, connect
+from leasehold.client_aio import Hold, HoldAll, Lease, Leases, Locks, Loss, OnLost, connect
 from leasehold.patterns.election_aio import Election, Leadership
 from leasehold.patterns.guard_aio import Guard, Run
 
-__all__ = ["Election", "Guard", "Hold", "Leadership", "Lease", "Locks", "Loss", "OnLost", "Run", "connect"]
+__all__ = [
+    "Election",
+    "Guard",
+    "Hold",
+    "HoldAll",
+    "Leadership",
+    "Lease",
+    "Leases",
+    "Locks",
+    "Loss",
+    "OnLost",
+    "Run",
+    "connect",
+]

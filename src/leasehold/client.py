@@ -20,18 +20,21 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar, cast
 
+from leasehold.engine import looking
 from leasehold.engine.blocking import BlockingRuntime, drive
 from leasehold.engine.engine import Engine, open_engine
 from leasehold.engine.events import Observer, log_fields
 from leasehold.engine.grant import Grant
-from leasehold.engine.lease import BaseLease, BaseLoss
+from leasehold.engine.lease import BaseLease, BaseLeases, BaseLoss
 from leasehold.errors import AcquireTimeout, InvalidInput, LeaseLost, StoreError
 from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
 from leasehold.rules.arguments import function as check_function
 from leasehold.rules.arguments import functions
-from leasehold.rules.names import check_text
+from leasehold.rules.backoff import Retry
+from leasehold.rules.names import check_text, several
 from leasehold.rules.templates import fill, parse
 from leasehold.rules.timing import DEFAULT_TTL
+from leasehold.rules.tokens import PASSES
 from leasehold.telemetry.logs import log_event
 from leasehold.wires.clock import system_clock
 
@@ -49,6 +52,7 @@ def connect(
     tenant: str | None = None,
     timeout: float = 5.0,
     helper: bool = False,
+    local_passes: int = PASSES - 1,
     observers: Iterable[Observer] = (),
 ) -> Locks:
     """Open a store and return the client for it.
@@ -56,7 +60,8 @@ def connect(
     `holder` is the name shown to others (default: the pod, or host, process and a
     random part). `prefix` and `tenant` separate users of one store: no key reaches
     across. `timeout` bounds each request. `helper` renews from a second process, for
-    programs that hold the GIL. `observers` receive every event as a plain value.
+    programs that hold the GIL. `local_passes` is how often (0 to 255) a hold may pass between threads or tasks of this
+    client before others get their turn. `observers` receive every event as a plain value.
     """
     runtime = BlockingRuntime(system_clock())
     opening = open_engine(
@@ -67,6 +72,7 @@ def connect(
         tenant=tenant,
         timeout=timeout,
         helper=helper,
+        local_passes=local_passes,
         observers=(log_event, *functions("observers", observers)),
     )
     engine = drive(opening)
@@ -105,6 +111,20 @@ class Lease(BaseLease):
         Removes nothing but this very hold, however late or often it is called.
         """
         return drive(self._engine.release(self._grant))
+
+
+class Leases(BaseLeases[Lease]):
+    """Leases on several scopes that are held together, by scope. Each has its own token."""
+
+    __slots__ = ()
+
+    def release(self) -> bool:
+        """Let go of all of them, the last one first: True if every record was removed.
+
+        Where the store does not answer for one, the others are released all the same, and
+        StoreUnavailable is raised at the end.
+        """
+        return drive(self._engine.release_all(self._grants()))
 
 
 OnLost = Callable[[Lease], object]
@@ -161,6 +181,8 @@ class Locks:
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
+        fair: bool = False,
+        retry: Retry | None = None,
         on_lost: OnLost | None = None,
     ) -> Lease:
         """The lease, renewed in the background until it is released.
@@ -169,15 +191,15 @@ class Locks:
         `metadata` is shown to others: who, where, why. `max_hold` ends renewal after
         that many seconds. `on_lost(lease)` is called once, on a thread of its own, if
         the lease is lost. The same thread asking again gets AlreadyHeld, or with
-        `reentrant=True` the same lease, one deeper.
+        `reentrant=True` the same lease, one deeper. Whoever finds it busy stands in line;
+        with `fair=True` nobody who asks so is granted before those who came earlier. With
+        `retry` (a `leasehold.Backoff`, or your own) it does not wait in line, but asks again after each pause.
         """
         if on_lost is not None:
             check_function("on_lost", on_lost)
-        ask = self._engine.ask(scope, ttl, wait, metadata, max_hold)
+        ask = self._engine.ask(scope, ttl, wait, metadata, max_hold, fair=fair, retry=retry)
         grant = drive(self._engine.acquire(ask, reentrant=reentrant))
-        if grant.handle is None:
-            grant.handle = Lease(self._engine, grant)
-        lease = cast("Lease", grant.handle)
+        lease = _lease(self._engine, grant)
         if on_lost is not None:
             _tell(grant, functools.partial(_call, on_lost, lease))
         return lease
@@ -191,6 +213,8 @@ class Locks:
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
+        fair: bool = False,
+        retry: Retry | None = None,
         on_lost: OnLost | None = None,
     ) -> Hold:
         """Hold the scope for the length of a `with` block. The block never runs without the lease.
@@ -207,9 +231,35 @@ class Locks:
             metadata=metadata,
             max_hold=max_hold,
             reentrant=reentrant,
+            fair=fair,
+            retry=retry,
             on_lost=on_lost,
         )
         return Hold(acquire)
+
+    def hold_all(
+        self,
+        scopes: Iterable[str | Name],
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        fair: bool = False,
+    ) -> HoldAll:
+        """Hold several scopes for the length of a `with` block: all of them, or AcquireTimeout and none.
+
+        They are acquired in one order that everybody keeps, whatever order they are
+        given in, so that no two callers wait for each other. `wait` is for all of them together. The block
+        gets the leases by scope; if one is lost, leaving it raises LeaseLost.
+        """
+
+        def acquire() -> Leases:
+            engine = self._engine
+            asks = [engine.ask(scope, ttl, wait, metadata, max_hold, fair=fair) for scope in several(scopes)]
+            return Leases(engine, [_lease(engine, grant) for grant in drive(engine.acquire_all(asks))])
+
+        return HoldAll(acquire)
 
     def locked(
         self,
@@ -220,6 +270,8 @@ class Locks:
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
+        fair: bool = False,
+        retry: Retry | None = None,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function so that each call holds the key made from its arguments: `"report:{user_id}"`.
 
@@ -236,26 +288,40 @@ class Locks:
                 raise InvalidInput("function", function, "must be a plain function; for async def use leasehold.aio")
             signature = inspect.signature(function)
             parsed = parse(template, signature.parameters)
+            hold = functools.partial(
+                self.hold,
+                ttl=ttl,
+                wait=wait,
+                metadata=metadata,
+                max_hold=max_hold,
+                reentrant=reentrant,
+                fair=fair,
+                retry=retry,
+            )
 
             @functools.wraps(function)
             def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
                 call = signature.bind(*args, **kwargs)
                 call.apply_defaults()
                 key = fill(parsed, call.arguments)
-                with self.hold(key, ttl=ttl, wait=wait, metadata=metadata, max_hold=max_hold, reentrant=reentrant):
+                with hold(key):
                     return function(*args, **kwargs)
 
             return wrapped
 
         return decorate
 
+    def suggest_retry(self, scope: str | Name) -> float:
+        """The seconds after which to ask for a scope again, for who requeues instead of waiting; 0 if it is free."""
+        return drive(looking.suggest_retry(self._engine, self._engine.key_of(scope)))
+
     def inspect(self, scope: str | Name) -> LeaseInfo | None:
-        """Who holds a scope, as the store shows it now; None if it is free."""
-        return drive(self._engine.inspect(self._engine.key_of(scope)))
+        """Who holds a scope and who waits for it, as the store shows it now; None if it is free."""
+        return drive(looking.inspect(self._engine, self._engine.key_of(scope)))
 
     def list(self) -> list[LeaseInfo]:
         """Everything held under this client's prefix and tenant, in the order of names."""
-        return drive(self._engine.list())
+        return drive(looking.list_leases(self._engine))
 
     def break_lease(self, scope: str | Name, *, reason: str, force: bool = False) -> LeaseInfo | None:
         """Take a lease away from its holder; returns it, or None if nothing is held.
@@ -264,11 +330,13 @@ class Locks:
         lets go or its time ends. `force=True` frees the scope at once, while the holder
         may still believe: the one exception to exclusion.
         """
-        return drive(self._engine.break_lease(self._engine.key_of(scope), check_text("reason", reason), force=force))
+        return drive(
+            looking.break_lease(self._engine, self._engine.key_of(scope), check_text("reason", reason), force=force)
+        )
 
     def gc(self, limit: int = 100_000) -> int:
         """Delete up to `limit` expired records of the whole store; returns how many. Lowers no token."""
-        return drive(self._engine.collect(limit))
+        return drive(looking.collect(self._engine, limit))
 
     def close(self) -> None:
         """Release everything this client holds and let go of the store. May be called twice."""
@@ -302,13 +370,45 @@ class Hold:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let go; raise LeaseLost if the lease was lost and the block raised nothing."""
-        lease = cast("Lease", self._lease)
-        reason = lease.why_lost()
+        _leave([cast("Lease", self._lease)], error)
+
+
+class HoldAll:
+    """The `with` block of `Locks.hold_all`: acquires on entry, lets go on exit. Use it once."""
+
+    def __init__(self, acquire: Callable[[], Leases]) -> None:
+        self._acquire = acquire
+        self._leases: Leases | None = None
+
+    def __enter__(self) -> Leases:
+        """Acquire all, or raise: the block never runs without them."""
+        self._leases = self._acquire()
+        return self._leases
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go; raise LeaseLost if one was lost and the block raised nothing."""
+        _leave(list(cast("Leases", self._leases).values()), error)
+
+
+def _leave(leases: list[Lease], error: BaseException | None) -> None:
+    """The end of a block: let go of all, the last one first; tell a loss, unless the block raised something itself."""
+    lost = next(((lease, reason) for lease in leases if (reason := lease.why_lost())), None)
+    for lease in reversed(leases):
         # Told to the observers already. The lease ends by its ttl, and the block's outcome stands.
         with contextlib.suppress(StoreError):
             lease.release()
-        if reason is not None and error is None:
-            raise LeaseLost(lease.scope, lease.token, reason)
+    if lost is not None and error is None:
+        lease, reason = lost
+        raise LeaseLost(lease.scope, lease.token, reason)
+
+
+def _lease(engine: Engine, grant: Grant) -> Lease:
+    """The one lease for a grant: asking again gives the same."""
+    if grant.handle is None:
+        grant.handle = Lease(engine, grant)
+    return cast("Lease", grant.handle)
 
 
 def _tell(grant: Grant, callback: Callable[[], None]) -> None:

@@ -21,18 +21,21 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from leasehold import client
+from leasehold.engine import looking
 from leasehold.engine.engine import Engine, open_engine
 from leasehold.engine.events import Observer, log_fields
 from leasehold.engine.grant import Grant
-from leasehold.engine.lease import BaseLease, BaseLoss
+from leasehold.engine.lease import BaseLease, BaseLeases, BaseLoss
 from leasehold.engine.looped import LoopedRuntime
 from leasehold.errors import AcquireTimeout, InvalidInput, LeaseLost, StoreError
 from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
 from leasehold.rules.arguments import function as check_function
 from leasehold.rules.arguments import functions
-from leasehold.rules.names import check_text
+from leasehold.rules.backoff import Retry
+from leasehold.rules.names import check_text, several
 from leasehold.rules.templates import fill, parse
 from leasehold.rules.timing import DEFAULT_TTL
+from leasehold.rules.tokens import PASSES
 from leasehold.telemetry.logs import log_event
 from leasehold.wires.clock import system_clock
 
@@ -64,6 +67,7 @@ async def connect(
     tenant: str | None = None,
     timeout: float = 5.0,  # noqa: ASYNC109  bounds each request to the store, not this call
     helper: bool = False,
+    local_passes: int = PASSES - 1,
     observers: Iterable[Observer] = (),
 ) -> Locks:
     runtime = LoopedRuntime(system_clock())
@@ -75,6 +79,7 @@ async def connect(
         tenant=tenant,
         timeout=timeout,
         helper=helper,
+        local_passes=local_passes,
         observers=(log_event, *functions("observers", observers)),
     )
     return Locks(engine)
@@ -105,6 +110,15 @@ class Lease(BaseLease):
     @like(client.Lease.release)
     async def release(self) -> bool:
         return await self._engine.release(self._grant)
+
+
+@like(client.Leases)
+class Leases(BaseLeases[Lease]):
+    __slots__ = ()
+
+    @like(client.Leases.release)
+    async def release(self) -> bool:
+        return await self._engine.release_all(self._grants())
 
 
 OnLost = Callable[[Lease], object]
@@ -158,15 +172,15 @@ class Locks:
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
+        fair: bool = False,
+        retry: Retry | None = None,
         on_lost: OnLost | None = None,
     ) -> Lease:
         if on_lost is not None:
             check_function("on_lost", on_lost)
-        ask = self._here().ask(scope, ttl, wait, metadata, max_hold)
+        ask = self._here().ask(scope, ttl, wait, metadata, max_hold, fair=fair, retry=retry)
         grant = await self._engine.acquire(ask, reentrant=reentrant)
-        if grant.handle is None:
-            grant.handle = Lease(self._engine, grant)
-        lease = cast("Lease", grant.handle)
+        lease = _lease(self._engine, grant)
         if on_lost is not None:
             _on_loss(grant, functools.partial(_call, on_lost, lease))
         return lease
@@ -181,6 +195,8 @@ class Locks:
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
+        fair: bool = False,
+        retry: Retry | None = None,
         on_lost: OnLost | None = None,
     ) -> Hold:
         acquire = functools.partial(
@@ -191,9 +207,29 @@ class Locks:
             metadata=metadata,
             max_hold=max_hold,
             reentrant=reentrant,
+            fair=fair,
+            retry=retry,
             on_lost=on_lost,
         )
         return Hold(acquire)
+
+    @like(client.Locks.hold_all)
+    def hold_all(
+        self,
+        scopes: Iterable[str | Name],
+        *,
+        ttl: float = DEFAULT_TTL,
+        wait: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        max_hold: float | None = None,
+        fair: bool = False,
+    ) -> HoldAll:
+        async def acquire() -> Leases:
+            engine = self._here()
+            asks = [engine.ask(scope, ttl, wait, metadata, max_hold, fair=fair) for scope in several(scopes)]
+            return Leases(engine, [_lease(engine, grant) for grant in await engine.acquire_all(asks)])
+
+        return HoldAll(acquire)
 
     @like(client.Locks.locked)
     def locked(
@@ -205,43 +241,57 @@ class Locks:
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
+        fair: bool = False,
+        retry: Retry | None = None,
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             if not inspect.iscoroutinefunction(function):
                 raise InvalidInput("function", function, "must be an async def function; for plain ones use leasehold")
             signature = inspect.signature(function)
             parsed = parse(template, signature.parameters)
+            hold = functools.partial(
+                self.hold,
+                ttl=ttl,
+                wait=wait,
+                metadata=metadata,
+                max_hold=max_hold,
+                reentrant=reentrant,
+                fair=fair,
+                retry=retry,
+            )
 
             @functools.wraps(function)
             async def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
                 call = signature.bind(*args, **kwargs)
                 call.apply_defaults()
                 key = fill(parsed, call.arguments)
-                async with self.hold(
-                    key, ttl=ttl, wait=wait, metadata=metadata, max_hold=max_hold, reentrant=reentrant
-                ):
+                async with hold(key):
                     return await function(*args, **kwargs)
 
             return wrapped
 
         return decorate
 
+    @like(client.Locks.suggest_retry)
+    async def suggest_retry(self, scope: str | Name) -> float:
+        return await looking.suggest_retry(self._here(), self._engine.key_of(scope))
+
     @like(client.Locks.inspect)
     async def inspect(self, scope: str | Name) -> LeaseInfo | None:
-        return await self._here().inspect(self._engine.key_of(scope))
+        return await looking.inspect(self._here(), self._engine.key_of(scope))
 
     @like(client.Locks.list)
     async def list(self) -> list[LeaseInfo]:
-        return await self._here().list()
+        return await looking.list_leases(self._here())
 
     @like(client.Locks.break_lease)
     async def break_lease(self, scope: str | Name, *, reason: str, force: bool = False) -> LeaseInfo | None:
         key = self._here().key_of(scope)
-        return await self._engine.break_lease(key, check_text("reason", reason), force=force)
+        return await looking.break_lease(self._engine, key, check_text("reason", reason), force=force)
 
     @like(client.Locks.gc)
     async def gc(self, limit: int = 100_000) -> int:
-        return await self._here().collect(limit)
+        return await looking.collect(self._here(), limit)
 
     @like(client.Locks.close)
     async def close(self) -> None:
@@ -263,43 +313,85 @@ class Locks:
         return self._engine
 
 
-@like(client.Hold)
-class Hold:
-    def __init__(self, acquire: Callable[[], Awaitable[Lease]]) -> None:
-        self._acquire = acquire
-        self._lease: Lease | None = None
+class _Block:
+    """What an `async with` block that holds leases does, however many they are."""
+
+    def __init__(self) -> None:
+        self._leases: tuple[Lease, ...] = ()
         self._inside = False
         self._cancelled = False
 
-    @like(client.Hold.__enter__)
-    async def __aenter__(self) -> Lease:
-        self._lease = lease = await self._acquire()
+    def _begin(self, leases: Iterable[Lease]) -> None:
+        self._leases = tuple(leases)
         self._task = cast("asyncio.Task[Any]", asyncio.current_task())
         self._cancelling = self._task.cancelling()
         self._inside = True
-        _on_loss(lease._grant, self._cancel)  # noqa: SLF001  the facade's own lease
+        for lease in self._leases:
+            _on_loss(lease._grant, self._cancel)  # noqa: SLF001  the facade's own lease
+
+    async def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        self._inside = False
+        lost = next(((lease, reason) for lease in self._leases if (reason := lease.why_lost())), None)
+        # As in asyncio.timeout: what is left of cancellations after ours is somebody else's.
+        ours = self._cancelled and self._task.uncancel() <= self._cancelling
+        for lease in reversed(self._leases):
+            # Told to the observers already. The lease ends by its ttl, and the block's outcome stands.
+            with contextlib.suppress(StoreError):
+                await lease.release()
+        told = kind is None or (ours and kind is asyncio.CancelledError)
+        if lost is not None and told:
+            lease, reason = lost
+            raise LeaseLost(lease.scope, lease.token, reason) from error
+
+    def _cancel(self) -> None:
+        if self._inside and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+
+@like(client.Hold)
+class Hold(_Block):
+    def __init__(self, acquire: Callable[[], Awaitable[Lease]]) -> None:
+        super().__init__()
+        self._acquire = acquire
+
+    @like(client.Hold.__enter__)
+    async def __aenter__(self) -> Lease:
+        lease = await self._acquire()
+        self._begin([lease])
         return lease
 
     @like(client.Hold.__exit__)
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease = cast("Lease", self._lease)
-        self._inside = False
-        reason = lease.why_lost()
-        # As in asyncio.timeout: what is left of cancellations after ours is somebody else's.
-        ours = self._cancelled and self._task.uncancel() <= self._cancelling
-        # Told to the observers already. The lease ends by its ttl, and the block's outcome stands.
-        with contextlib.suppress(StoreError):
-            await lease.release()
-        told = kind is None or (ours and kind is asyncio.CancelledError)
-        if reason is not None and told:
-            raise LeaseLost(lease.scope, lease.token, reason) from error
+        await self._end(kind, error)
 
-    def _cancel(self) -> None:
-        if self._inside:
-            self._cancelled = True
-            self._task.cancel()
+
+@like(client.HoldAll)
+class HoldAll(_Block):
+    def __init__(self, acquire: Callable[[], Awaitable[Leases]]) -> None:
+        super().__init__()
+        self._acquire = acquire
+
+    @like(client.HoldAll.__enter__)
+    async def __aenter__(self) -> Leases:
+        leases = await self._acquire()
+        self._begin(leases.values())
+        return leases
+
+    @like(client.HoldAll.__exit__)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end(kind, error)
+
+
+def _lease(engine: Engine, grant: Grant) -> Lease:
+    """The one lease for a grant: asking again gives the same."""
+    if grant.handle is None:
+        grant.handle = Lease(engine, grant)
+    return cast("Lease", grant.handle)
 
 
 def _on_loss(grant: Grant, callback: Callable[[], object]) -> None:

@@ -69,6 +69,28 @@ class Conflict(msgspec.Struct, frozen=True):
     record: Record | None
 
 
+class Swap(NamedTuple):
+    """One swap among several that are asked for together; see `Store.together`.
+
+    `heirs` is how the members of heirs begin, where the store bequeaths: what is deleted is followed, in the same step,
+    by a new record with the value and the ttl of the heir that was born first. `tells` is another record of the family,
+    which is deleted along and is no heir: whoever watches it is told of the new record.
+    """
+
+    key: Key
+    expect: Record | None
+    value: bytes | None
+    ttl: float | Keep | None
+    heirs: str = ""
+    tells: Key | None = None
+
+
+class Scan(NamedTuple):
+    """One scan among several things that are asked for together."""
+
+    family: str
+
+
 class Renewal(Enum):
     """What a renewal came to. Only RENEWED extends trust, and only RENEWED is true."""
 
@@ -88,6 +110,8 @@ class Guarantees(msgspec.Struct, frozen=True):
     that an orphan lives as long as the client renews anything. `newcomers` says what
     short-lived processes must know, where a dead holder's record must be observed before it ends.
     `left_is_bound` is true where a record is known to end within `Record.left`, but not when it was written.
+    `ticket_ttl` is how long somebody who died in line delays the next: longer where every renewal is a request.
+    `bequeaths`: `Swap.heirs` counts.
     `unrenewed_max` is the longest ttl of a record that nobody renews, where that is more than a lease may have.
     """
 
@@ -106,10 +130,24 @@ class Guarantees(msgspec.Struct, frozen=True):
     newcomers: str = ""
     left_is_bound: bool = False
     unrenewed_max: float = 0.0
+    ticket_ttl: float = 5.0
+    bequeaths: bool = False
+
+
+class Waiter(msgspec.Struct, frozen=True):
+    """Somebody who stands in line for a lease. `since` is its own wall clock and decides nothing."""
+
+    holder: str
+    since: float
+    metadata: Mapping[str, str]
 
 
 class LeaseInfo(msgspec.Struct, frozen=True):
-    """A lease as the store shows it to people. `since` is the holder's wall clock and decides nothing."""
+    """A lease as the store shows it to people. `since` is the holder's wall clock and decides nothing.
+
+    `waiters` stand in line for it, the next one first; only `inspect` looks for them. `reserved`: its last holder
+    kept it for the first of them, who has not taken it yet.
+    """
 
     scope: str
     holder: str
@@ -119,3 +157,5 @@ class LeaseInfo(msgspec.Struct, frozen=True):
     since: float
     metadata: Mapping[str, str]
     revoked: str | None
+    reserved: bool = False
+    waiters: tuple[Waiter, ...] = ()

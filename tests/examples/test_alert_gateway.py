@@ -34,7 +34,7 @@ from tests.examples.gateway_support import (
 )
 from tests.kube import support
 from tests.stores.kubernetes_support import fragile
-from tests.support import PYTHON, count, eventually
+from tests.support import PYTHON, count, eventually, note
 
 SIGNALS = 100
 REPLICAS = [1, 3, 10]
@@ -94,7 +94,7 @@ def test_without_the_lock_the_same_storm_makes_duplicates(cluster: Cluster, tmp_
             rounds.append(max(len(made) - 1, 0))
             lead = nearer(lead, is_early=bool(made) and made[0] < told.boundary)
     extra, hit = sum(rounds), sum(map(bool, rounds))
-    print(  # noqa: T201  a figure worth seeing in the log
+    note(
         f"without a lock, {size} replicas: {extra} duplicates in {len(rounds)} storms of {SIGNALS} signals "
         f"({extra / len(rounds) / SIGNALS:.2%} of signals, {hit / len(rounds):.0%} of storms)"
     )

@@ -35,7 +35,7 @@ from tests.examples.orchestrator_support import (
 from tests.examples.proxy_support import Proxy, proxy
 from tests.kube import support
 from tests.stores.kubernetes_support import fragile
-from tests.support import PYTHON, count
+from tests.support import PYTHON, count, note
 from tests.support import eventually as wait_until
 
 TARGETS = 4
@@ -117,7 +117,7 @@ def test_without_the_lock_the_same_requests_get_two(cluster: Cluster, tmp_path: 
             eventually(lambda: are_over(cluster, names), nudge=executor.work)  # noqa: B023  used up within the round
             rounds.append(len({one.target for pair in overlaps(executor.lives) for one in pair}))
     hit, all_targets = sum(rounds), TARGETS * len(rounds)
-    print(  # noqa: T201  a figure worth seeing in the log
+    note(
         f"without a lock, {size} replicas, {EACH} requests a target: {hit} of {all_targets} targets "
         f"({hit / all_targets:.0%}) had two active executions at once"
     )
@@ -517,7 +517,7 @@ def cost(cluster: Cluster, folder: Path, *options: str) -> Counter[tuple[str, st
 
 def test_the_lock_adds_a_create_and_a_delete_and_nothing_else(server: KubeServer, tmp_path: Path) -> None:
     with_lock, without = (cost(Cluster(server), tmp_path, *options) for options in ((), ("--no-lock",)))
-    print(f"a request from its creation to its end: {without.total()} calls, {dict(without)}; with the lock 2 more")  # noqa: T201
+    note(f"a request from its creation to its end: {without.total()} calls, {dict(without)}; with the lock 2 more")
     assert with_lock - without == {("create", "leases"): 1, ("delete", "leases"): 1}
     assert without - with_lock == {}
 

@@ -31,7 +31,7 @@ from tests.examples.executor_support import (
     without,
 )
 from tests.kube import support
-from tests.support import count, eventually
+from tests.support import count, eventually, note
 
 decisions = module("decisions")
 TOGETHER, TARGETS = 6, 4
@@ -215,9 +215,7 @@ def test_without_layer_2_they_run_at_once(server: KubeServer, tmp_path: Path) ->
         while waiting or (len(rounds) < ROUNDS_MAX and not sum(rounds)):
             names = waiting.pop() if waiting else together(cluster, fresh())
             rounds.append(len(running(cluster, names)) - 1)
-    print(  # noqa: T201  a figure worth seeing in the log
-        f"without layer 2: of {TOGETHER} executions of one target, {sum(rounds)} too many ran in {len(rounds)} rounds"
-    )
+    note(f"without layer 2: of {TOGETHER} executions of one target, {sum(rounds)} too many ran in {len(rounds)} rounds")
     assert sum(rounds) > 0
 
 

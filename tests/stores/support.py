@@ -71,7 +71,9 @@ class SteppingClock(VirtualClock):
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
     def wait(self, event: threading.Event, until: float | None) -> bool:
-        assert until is not None
+        if until is None:
+            # For somebody, not for a time.
+            return super().wait(event, None)
         self.advance(max(until - self.now(), 0.0))
         self.meanwhile()
         return event.is_set()

@@ -313,6 +313,7 @@ def test_a_lease_acquired_on_an_older_etcd_lease_is_believed_for_less(place: Pla
             tenant=None,
             timeout=5.0,
             helper=False,
+            local_passes=0,
             observers=[],
         )
     )

@@ -12,7 +12,7 @@ import pytest
 
 from leasehold.model import Conflict, Key, Record
 from tests.stores.postgres_support import LONG, all_at_once, driven, end_all, fresh, postgres, schema_of
-from tests.support import count
+from tests.support import count, note
 
 CONTENDERS = 8
 NAIVE_TAKE = """
@@ -51,7 +51,7 @@ class Grants:
 
 def say(capsys: pytest.CaptureFixture[str], figures: str) -> None:
     with capsys.disabled():
-        print(f"\n{figures}")  # noqa: T201  figures are for the log
+        note(f"\n{figures}")
 
 
 def contend(take_turns: Callable[[Grants, int, int], None], wanted: int) -> Grants:

@@ -52,7 +52,7 @@ def everything(server: RedisServer) -> None:
             line.ping()
             store.grant()
             eventually(line.drain)
-            line.unlisten(f"leasehold:{KEY.family}\0{KEY.member}")
+            line.unlisten([f"leasehold:{KEY.family}\0{KEY.member}"])
         finally:
             line.close()
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from leasehold.engine.blocking import BlockingRuntime, drive
-from leasehold.model import KEEP, Conflict, Key, Record
+from leasehold.model import KEEP, Conflict, Key, Record, Swap
 from leasehold.stores.memory import Memory, MemoryStore
 from leasehold.testing.clock import VirtualClock
 from leasehold.wires.redis_finder import BUCKETS, bucket_keys
@@ -40,6 +40,13 @@ class Pair:
         assert seen(ours) == seen(theirs)
         if isinstance(ours, Record) and isinstance(theirs, Record):
             self.ours[at], self.theirs[at] = ours, theirs
+
+    def bequeath(self, at: Key, tells: Key | None) -> None:
+        """Let go of a record for the first of its family's members that begin with m."""
+        if at in self.ours:
+            (ours,) = self.store.together([Swap(at, self.ours[at], None, None, "m", tells)])
+            (theirs,) = drive(self.model.together([Swap(at, self.theirs[at], None, None, "m", tells)]))
+            assert seen(ours) == seen(theirs)
 
     def touch(self, keys: list[Key], ttl: float) -> None:
         known = [at for at in keys if at in self.ours]
@@ -81,7 +88,7 @@ def test_random_operations_answer_as_the_model_does(seed) -> None:
         pair = Pair(store, clock)
         for step in range(120):
             at = rng.choice(KEYS)
-            match rng.randrange(8):
+            match rng.randrange(9):
                 case 0 | 1 | 2:
                     pair.swap(at, b"value-%d" % step, rng.choice([*TTLS, KEEP]), stale=rng.random() < 0.5)
                 case 3:
@@ -92,6 +99,13 @@ def test_random_operations_answer_as_the_model_does(seed) -> None:
                     pair.elapse(rng.choice([0.5, 3.0, 11.0]))
                 case 7:
                     store.collect(rng.randrange(4))
+                case 8:
+                    before = counters(store)
+                    own = rng.choice([None, at._replace(member="m1"), at._replace(member="m2")])
+                    pair.bequeath(at._replace(member="lock"), own)
+                    counted = counters(store)
+                    assert len(counted) == len(before)
+                    assert all(now >= then for now, then in zip(counted, before, strict=True))
             if step % 10 == 0:
                 pair.compare()
                 assert is_consistent(store)
@@ -105,6 +119,13 @@ def test_random_operations_answer_as_the_model_does(seed) -> None:
 def names(store: Driven) -> set[bytes]:
     """All names in all buckets."""
     return contents(store, "ZRANGE", 1, 0, -1)
+
+
+def counters(store: Driven) -> list[int]:
+    """The last revisions given out: every bucket in use has one."""
+    commands = [("HGETALL", bucket_keys(bucket)[0]) for bucket in range(BUCKETS)]
+    replies = store.wait(store.store._wire.command(None, commands))
+    return [int(dict(zip(found[::2], found[1::2], strict=True))[b""]) for found in replies if found]
 
 
 def is_consistent(store: Driven) -> bool:

@@ -13,6 +13,7 @@ from leasehold.rules.clocks import ClockDomain, read_domain, write_domain
 from leasehold.testing.clock import VirtualClock
 from leasehold.wires.clock import boottime_offset, machine_id
 from tests.stores.support import KEY, ROOT_OF_KEYS, driven, key, run, start, virtual
+from tests.support import note
 
 TTL = 10.0
 SHIFT = 100_000
@@ -208,5 +209,5 @@ def namespace(shift: int = SHIFT) -> tuple[str, ...]:
                 return words
         except FileNotFoundError:
             break
-    print("no time namespaces here: all processes share one clock")  # noqa: T201
+    note("no time namespaces here: all processes share one clock")
     return ()

@@ -13,7 +13,7 @@ from leasehold.engine.blocking import drive
 from leasehold.errors import StoreUnavailable
 from tests.stores.disks import DATABASE, LOG, Disk, Event, Surface, disk
 from tests.stores.support import KEY, Driven, driven, key
-from tests.support import count
+from tests.support import count, note
 
 LEVELS = {"": 2, "?synchronous=full": 2, "?synchronous=normal": 1}
 
@@ -60,7 +60,7 @@ def test_normal_loses_tokens_in_a_power_cut_and_opening_the_file_makes_up_for_it
     cuts = count(1000)
     events, base = recorded(tmp_path, "?synchronous=normal", cuts)
     lost = lost_tokens(tmp_path, events, base, cuts)
-    print(f"synchronous=normal: {lost} of {2 * cuts} power cuts took a token back")  # noqa: T201
+    note(f"synchronous=normal: {lost} of {2 * cuts} power cuts took a token back")
     assert lost > 0
     surface = Surface(base)
     for event in events:

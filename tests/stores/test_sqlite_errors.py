@@ -20,7 +20,7 @@ from leasehold.wires import sqlite as wire_file
 from leasehold.wires.sqlite import CONNECTIONS, check_place, check_version, file_system_of
 from tests.stores.disks import LOG, disk
 from tests.stores.support import KEY, Driven, driven, key, result, run, start
-from tests.support import count
+from tests.support import count, note
 
 MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 23 22 0:5 / /proc rw shared:2 - proc proc rw
@@ -174,7 +174,7 @@ def test_flipped_bytes_are_an_error_of_ours_or_harmless_to_tokens(tmp_path: Path
         tokens, errors = used(path)
         told += len(errors)
         assert all(token > last for token in tokens)
-    print(f"errors told: {told}")  # noqa: T201
+    note(f"errors told: {told}")
     assert told > 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import leasehold
 from tests.stores.support import driven, healthy, key, overlaps, regressions, run, turns, virtual
-from tests.support import count
+from tests.support import count, note
 
 PROCESSES = 8
 
@@ -40,7 +40,7 @@ def test_without_a_lock_the_same_processes_do_overlap(tmp_path: Path) -> None:
 
 def test_no_writer_starves(tmp_path: Path) -> None:
     grants = run("race", f"sqlite://{tmp_path}/leases.db", 4, 2)
-    print(f"grants of 4 writers in 2 s: {grants}, least to most {min(grants) / max(grants):.2f}")  # noqa: T201
+    note(f"grants of 4 writers in 2 s: {grants}, least to most {min(grants) / max(grants):.2f}")
     assert min(grants) / max(grants) > 0.2
 
 

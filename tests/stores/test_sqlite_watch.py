@@ -15,7 +15,9 @@ from leasehold.model import Key, Record
 from leasehold.rules.clocks import ClockDomain
 from leasehold.stores.open import open_store
 from leasehold.wires.clock import system_clock
-from tests.stores.support import KEY, Driven, SteppingClock, driven, result, start, virtual
+from leasehold.wires.sqlite import SqliteWire
+from leasehold.wires.sqlite_line import SqliteLine
+from tests.stores.support import KEY, Driven, SteppingClock, driven, key, result, start, virtual
 from tests.support import eventually
 
 START = 1000.0
@@ -86,28 +88,58 @@ def test_the_end_of_a_record_ends_the_watch(tmp_path: Path) -> None:
         assert store.load(KEY) is None
 
 
-def test_a_renewal_does_not_end_the_watch(tmp_path: Path) -> None:
-    clock = SteppingClock(START)
+def test_a_renewal_does_not_end_the_watch_before_the_end_that_was_seen(tmp_path: Path) -> None:
+    clock = virtual()
     with driven(tmp_path / "leases.db", clock) as store, driven(tmp_path / "leases.db", clock) as owner:
         record = owner.grant(ttl=TTL)
-        clock.meanwhile = lambda: owner.touch([(record, TTL)])
-        store.watch(KEY, record, START + 3 * TTL)
-        assert clock.now() == pytest.approx(START + 3 * TTL)
+        watcher = threading.Thread(target=lambda: store.watch(KEY, record, START + LONG))
+        watcher.start()
+        for _ in range(5):
+            clock.advance(0.15 * TTL)
+            owner.touch([(record, TTL)])
+        # A look at the file for each change that is made from now on: none of them was missed.
+        other = owner.swap(Key("app//name/other", "lock"), None, b"x", TTL)
+        store.watch(other.key, None, START + LONG)
+        assert watcher.is_alive()
         assert store.load(KEY).revision == record.revision
+        clock.advance(1.1 * TTL)
+        watcher.join(20)
+        assert not watcher.is_alive()
 
 
-def test_a_change_in_the_middle_of_the_watch_is_seen_at_one_of_the_next_two_looks(tmp_path: Path) -> None:
-    clock = SteppingClock(START)
-    with driven(tmp_path / "leases.db", clock) as store, driven(tmp_path / "leases.db", clock) as owner:
+def test_a_change_that_the_times_of_the_file_do_not_tell_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteWire, "stamp_now", lambda _: (0, 0, 0))
+    with driven(tmp_path / "leases.db") as store, driven(tmp_path / "leases.db") as owner:
         record = owner.grant(ttl=LONG)
+        watcher = watching(store, KEY, record)
+        owner.swap(KEY, record, None, None)
+        eventually(lambda: not watcher.is_alive())
 
-        def release_once() -> None:
-            if clock.now() > START + TTL:
-                owner.swap(KEY, record, None, None)
 
-        clock.meanwhile = release_once
-        store.watch(KEY, record, START + LONG)
-        assert START + TTL < clock.now() < START + TTL + 0.06
+def test_one_look_serves_all_who_wait_in_a_client_and_wakes_those_alone_whose_record_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    real = SqliteLine.ping
+
+    def ping(self: SqliteLine) -> None:
+        looks.append(threading.get_ident())
+        real(self)
+
+    monkeypatch.setattr(SqliteLine, "ping", ping)
+    with driven(tmp_path / "leases.db") as store, driven(tmp_path / "leases.db") as owner:
+        records = [owner.grant(key(number), ttl=LONG) for number in range(20)]
+        watchers = [watching(store, record.key, record) for record in records]
+        eventually(lambda: len(looks) > 20)
+        owner.swap(records[7].key, records[7], None, None)
+        eventually(lambda: not watchers[7].is_alive())
+        assert [place for place, watcher in enumerate(watchers) if not watcher.is_alive()] == [7]
+        assert len(set(looks)) == 1
+        for record in records:
+            owner.swap(record.key, record, None, None)
+        eventually(lambda: not any(watcher.is_alive() for watcher in watchers))
 
 
 @pytest.mark.parametrize("ttl", [None, LONG])
@@ -130,3 +162,25 @@ def test_the_observed_end_of_another_clocks_record_ends_the_watch(tmp_path: Path
         store.watch(KEY, store.load(KEY), 7.0 + LONG)
         assert clock.now() == pytest.approx(7.0 + TTL)
         assert store.load(KEY) is None
+
+
+def test_a_record_that_comes_and_goes_between_two_looks_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line is there already, from an earlier wait, and has last seen that there was none."""
+    may_look = threading.Event()
+    real = SqliteLine.ping
+
+    def ping(self: SqliteLine) -> None:
+        if may_look.is_set():
+            real(self)
+
+    monkeypatch.setattr(SqliteLine, "ping", ping)
+    with driven(tmp_path / "leases.db") as store, driven(tmp_path / "leases.db") as owner:
+        watching(store, KEY, owner.grant(key(1), ttl=LONG)).join(20)
+        record = owner.grant(ttl=LONG)
+        watcher = watching(store, KEY, record)
+        eventually(lambda: any(store.store._ears._listener._ears.values()))
+        owner.swap(KEY, record, None, None)
+        may_look.set()
+        eventually(lambda: not watcher.is_alive())

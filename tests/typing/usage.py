@@ -32,6 +32,33 @@ async def scheduled_later(leadership: aio.Leadership) -> int:
     return leadership.token
 
 
+def waiting(locks: leasehold.Locks, seen: leasehold.LeaseInfo) -> None:
+    policy: leasehold.Retry = leasehold.Backoff(base=0.05, cap=1, attempts=5)
+    assert_type(locks.acquire("x", fair=True), leasehold.Lease)
+    assert_type(locks.acquire("x", retry=policy), leasehold.Lease)
+    assert_type(locks.suggest_retry("x"), float)
+    every: leasehold.HoldAll = locks.hold_all(["x", leasehold.Name("y")], ttl=10, wait=5, fair=True)
+    with every as leases:
+        assert_type(leases, leasehold.Leases)
+        assert_type(leases["x"], leasehold.Lease)
+        assert_type(leases.held, bool)
+        leases.check()
+        assert_type(leases.release(), bool)
+    for waiter in seen.waiters:
+        assert_type(waiter, leasehold.Waiter)
+        assert_type(waiter.since, float)
+
+
+async def waiting_later(locks: aio.Locks) -> None:
+    assert_type(await locks.acquire("x", fair=True, retry=None), aio.Lease)
+    assert_type(await locks.suggest_retry("x"), float)
+    every: aio.HoldAll = locks.hold_all(["x", "y"])
+    async with every as leases:
+        assert_type(leases, aio.Leases)
+        assert_type(leases["x"], aio.Lease)
+        assert_type(await leases.release(), bool)
+
+
 def elections(locks: leasehold.Locks) -> None:
     election = leasehold.Election(locks, "scheduler", identity="me", ttl=15)
     assert_type(election.name, str)

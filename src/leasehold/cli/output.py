@@ -80,7 +80,9 @@ def table(leases: Iterable[LeaseInfo]) -> str:
 
 def paragraph(lease: LeaseInfo) -> str:
     """One lease, one fact a line."""
-    return "\n".join(f"{name.lower() + ':':<12}{text}" for name, text in zip(COLUMNS, _row(lease), strict=True))
+    lines = [f"{name.lower() + ':':<12}{text}" for name, text in zip(COLUMNS, _row(lease), strict=True)]
+    waiting = (f"{cell(one.holder)} since {_when(one.since) or NOTHING}" for one in lease.waiters)
+    return "\n".join([*lines, *(f"{'waiting:':<12}{one}" for one in waiting)])
 
 
 def fields(lease: LeaseInfo) -> dict[str, object]:
@@ -95,6 +97,8 @@ def fields(lease: LeaseInfo) -> dict[str, object]:
         "since": _when(lease.since),
         "revoked": lease.revoked,
         "metadata": dict(lease.metadata),
+        "reserved": lease.reserved,
+        "waiters": [{"holder": one.holder, "since": _when(one.since)} for one in lease.waiters],
     }
 
 

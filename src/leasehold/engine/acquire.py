@@ -1,4 +1,4 @@
-"""Getting a lease: one swap when it is free; else watch, and try again.
+"""Getting a lease: one swap when it is free; else stand in line until it is our turn.
 
 A try whose reply is lost is repeated with the same secret, and finds its own
 hold. Whoever leaves without a grant (by timeout, error or cancellation) leaves
@@ -8,24 +8,29 @@ believed only if its trust, counted from the *send*, has not ended meanwhile.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from leasehold.engine.events import Attempt, Busy, Granted
-from leasehold.engine.grant import Grant, Hold, is_ours, is_revoked, read_hold, write_hold
+from leasehold.engine.grant import Grant, Hold, is_ours, is_reserved, is_revoked, read_hold, write_hold
+from leasehold.engine.line import Place
 from leasehold.errors import AcquireTimeout, StoreUnavailable
-from leasehold.model import Conflict, Key, Record
-from leasehold.rules.backoff import Backoff, retry_after
+from leasehold.model import Conflict, Key, Record, Swap
+from leasehold.rules.backoff import Backoff, Retry, retry_after
+from leasehold.rules.line import View
 from leasehold.wires.chance import chance
 
 if TYPE_CHECKING:
     from leasehold.engine.engine import Engine
 
 BACKOFF = Backoff()
+# The line as one sees it who did not look.
+NOBODY = View(None, None, (), 0)
 
 
 class Withdrawn(Exception):
@@ -36,6 +41,8 @@ class Ask(msgspec.Struct, frozen=True):
     """What a caller wants, checked, and the name it is to be held under. `wait` None: as long as it takes.
 
     `withdrawn`, where there is one, is asked now and then; once it says True the attempt ends with Withdrawn.
+    `lines_up`: who finds it busy stands in line, else all watch the lock. `fair`: not even a free one is taken
+    past those who wait. `retry`: who finds it busy neither waits in line nor watches, but asks again after a pause.
     """
 
     scope: str
@@ -46,64 +53,167 @@ class Ask(msgspec.Struct, frozen=True):
     metadata: dict[str, str]
     max_hold: float | None
     withdrawn: Callable[[], bool] | None = None
+    lines_up: bool = True
+    fair: bool = False
+    retry: Retry | None = None
 
 
-async def acquire(engine: Engine, ask: Ask) -> Grant:
-    """The grant, or AcquireTimeout when `wait` is over, or StoreUnavailable."""
-    attempt = _Attempt(engine, ask)
+async def acquire(engine: Engine, ask: Ask, started: float | None = None) -> Grant:
+    """The grant, or AcquireTimeout when `wait` is over, or StoreUnavailable.
+
+    `started` is when it began to wait, if it did so already.
+    """
+    attempt = _Attempt(engine, ask, started)
     try:
-        while True:
-            seen = await attempt.once()
-            if isinstance(seen, Grant):
-                return seen
-            if seen is not None:
-                await attempt.wait_for_change(seen)
-    except BaseException:
-        attempt.doubt()
+        if ask.retry is not None:
+            return await attempt.again_and_again(ask.retry)
+        return await (attempt.in_line() if ask.fair else attempt.first_come())
+    except AcquireTimeout:
+        await attempt.leave_line()
         raise
+    finally:
+        attempt.doubt()
 
 
 class _Attempt:
     """One acquisition and what it has to remember between tries."""
 
-    def __init__(self, engine: Engine, ask: Ask) -> None:
+    def __init__(self, engine: Engine, ask: Ask, started: float | None) -> None:
         self.engine = engine
         self.ask = ask
         # Display data for people; no deadline is ever computed from it.
         wall = time.time()
         self.hold = Hold(ask.scope, ask.holder, secrets.token_hex(16), wall, ask.metadata)
-        self.value = write_hold(self.hold)
-        self.started = engine.clock.now()
+        self.started = engine.clock.now() if started is None else started
         # When the first write was sent of which we do not know whether it was applied.
         self.unsure: float | None = None
         self.failures = 0
         self.failing_since = 0.0
         self.told_busy = False
-        engine.emit(Attempt(ask.scope, ask.holder))
+        self.place: Place | None = None
+        if started is None:
+            engine.emit(Attempt(ask.scope, ask.holder))
 
-    async def once(self) -> Grant | Record | None:
-        """One try: the grant, or the record in the way, or None after a pause because the store failed."""
+    async def first_come(self) -> Grant:
+        """Take it if it is free; else stand in line, or watch it where there is no line."""
+        if self.ask.lines_up and self.ask.wait != 0 and self.ask.key in self.engine.crowds:
+            return await self.in_line(trying=True)
+        while True:
+            seen = await self.once(None)
+            if isinstance(seen, Grant):
+                return seen
+            if seen is None:
+                continue
+            self.busy(seen)
+            if self.ask.lines_up:
+                return await self.in_line()
+            await self.wait_for_change(seen)
+
+    async def again_and_again(self, retry: Retry) -> Grant:
+        """Ask, and ask again after the pauses of a policy, as often as it says."""
+        tries = 0
+        while True:
+            seen = await self.once(None)
+            if isinstance(seen, Grant):
+                return seen
+            if seen is None:
+                continue
+            tries += 1
+            self.busy(seen, out_of_tries=tries == retry.attempts)
+            left = math.inf if self.ask.wait is None else self.started + self.ask.wait - self.engine.clock.now()
+            await self.engine.runtime.sleep(max(min(retry.delay(tries - 1, chance()), left), 0.0))
+
+    async def in_line(self, *, trying: bool = False) -> Grant:
+        """Take a ticket, and the lock when it is our turn; with `trying` also at once, if it is free."""
+        place = self.place = Place(self.engine, self.ask.key, self.hold, self.ask.ttl)
+        self.hold = place.hold
+        left_to_us: Record | None = None
+        while True:
+            self.engine.check_open()
+            try:
+                if left_to_us is not None:
+                    grant, view = await self.granted(left_to_us, _Write(self).first), NOBODY
+                else:
+                    grant, view = await self.enter(place) if trying else (None, await place.look())
+            except StoreUnavailable as error:
+                await self.pause(error)
+                continue
+            trying, left_to_us = False, None
+            self.failures = 0
+            if grant is None and view.mine is not None:
+                grant, left_to_us = await self.step(view)
+            if grant is not None:
+                place.won(grant, view)
+                self.note_crowd(view)
+                return grant
+
+    async def step(self, view: View) -> tuple[Grant | None, Record | None]:
+        """Take it, if it is our turn; else wait for whoever is ahead, and for what it leaves to us."""
+        if not self.is_our_turn(view):
+            return None, await self.wait_behind(view)
+        seen = await self.once(view.lock)
+        if isinstance(seen, Grant) or seen is None:
+            return seen, None
+        if not is_reserved(seen):
+            # Somebody was quicker, or wrote it by other means, and it is not to be seen in the line.
+            self.busy(seen)
+            await self.wait_for_change(seen)
+        return None, None
+
+    def is_our_turn(self, view: View) -> bool:
+        """Whether nobody is ahead and it is free or kept for the first in line; or it is ours, and we did not know."""
+        lock = read_hold(view.lock)
+        if lock is not None and lock.secret == self.hold.secret:
+            return lock.revoked is None
+        return not view.ahead and (view.lock is None or (lock is not None and lock.reserved))
+
+    async def wait_behind(self, view: View) -> Record | None:
+        """Sleep until whoever is directly ahead of us is through. What it left to us, if we were told."""
+        ahead = view.ahead[-1] if view.ahead else view.lock
+        if ahead is None:
+            return None
+        self.busy(view.lock or ahead)
+        told = await self.wait_for_change(ahead)
+        return told if told is not None and told.key == self.ask.key and is_ours(told, self.hold) else None
+
+    def note_crowd(self, view: View) -> None:
+        """Remember whether others are about: the next of us then takes a ticket at once."""
+        if view.behind or view.ahead or self.told_busy:
+            self.engine.crowds.add(self.ask.key)
+        else:
+            self.engine.crowds.discard(self.ask.key)
+
+    async def enter(self, place: Place) -> tuple[Grant | None, View]:
+        """Try and take a ticket in one request. The grant, if it was free, and the line."""
+        attempt = _Write(self)
+        try:
+            view, answer = await place.enter(Swap(self.ask.key, None, write_hold(self.hold), self.ask.ttl))
+        except StoreUnavailable as error:
+            attempt.failed(error)
+            raise
+        seen = await attempt.settled(cast("Record | Conflict", answer))
+        return seen if isinstance(seen, Grant) else None, view
+
+    async def once(self, over: Record | None) -> Grant | Record | None:
+        """One try, over nothing or a reservation.
+
+        The grant, or the record in the way, or None: it is gone by now, or the store failed and we have paused.
+        """
         self.engine.check_open()
         if self.ask.withdrawn is not None and self.ask.withdrawn():
             raise Withdrawn
-        sent = self.engine.clock.now()
-        sure = self.unsure is None
-        first = self.unsure = sent if self.unsure is None else self.unsure
+        write = _Write(self)
+        if over is not None and is_ours(over, self.hold):
+            return await self.granted(over, write.first)
+        hold = self.hold if over is None else msgspec.structs.replace(self.hold, granted=over.revision)
         try:
-            answer = await self.engine.store.swap(self.ask.key, None, self.value, self.ask.ttl)
+            answer = await self.engine.store.swap(self.ask.key, over, write_hold(hold), self.ask.ttl)
         except StoreUnavailable as error:
-            if sure and error.applied is False:
-                self.unsure = None
+            write.failed(error)
             await self.pause(error)
             return None
         self.failures = 0
-        if not isinstance(answer, Conflict):
-            return await self.granted(answer, sent)
-        if answer.record is not None and is_ours(answer.record, self.hold) and not is_revoked(answer.record):
-            return await self.granted(answer.record, first)
-        if sure:
-            self.unsure = None
-        return answer.record
+        return await write.settled(answer)
 
     async def granted(self, record: Record, sent: float) -> Grant | None:
         """Believe it, or have it renewed first if the reply came too late to be believed."""
@@ -122,35 +232,44 @@ class _Attempt:
             return None
         # Closed while we waited for the answer: nobody would renew it.
         engine.check_open()
-        engine.keep(grant)
+        self.unsure = None
+        engine.keep(grant, engine.runtime.me())
         engine.emit(Granted(ask.scope, ask.holder, grant.token, grant.acquired - self.started))
         return grant
 
     def believe(self, record: Record, sent: float) -> Grant | None:
         """The grant, unless trust in an answer to a request sent at `sent` has ended already."""
-        grant = Grant(self.engine.clock, record, self.hold, record.ttl or self.ask.ttl, self.ask.max_hold)
+        # As it was written: it says by which reservation it was granted.
+        hold = read_hold(record) or self.hold
+        # What was bequeathed is short, and is renewed to what was asked for.
+        ttl = None if self.engine.store.guarantees.bequeaths else record.ttl
+        grant = Grant(self.engine.clock, record, hold, ttl or self.ask.ttl, self.ask.max_hold)
         grant.trust(sent, self.engine.heartbeat.chance)
         return grant if grant.loss() is None else None
 
-    async def wait_for_change(self, seen: Record) -> None:
-        """Sleep until the record in the way changes, its time is over, or ours is."""
+    def busy(self, seen: Record, *, out_of_tries: bool = False) -> None:
+        """Tell that somebody else has it, once; raise when our time is over."""
         engine, ask = self.engine, self.ask
-        now = engine.clock.now()
-        gave_up = ask.wait is not None and now - self.started >= ask.wait
+        gave_up = out_of_tries or (ask.wait is not None and engine.clock.now() - self.started >= ask.wait)
         if not self.told_busy or gave_up:
             self.told_busy = True
             holder = read_hold(seen)
             engine.emit(Busy(ask.scope, ask.holder, holder.holder if holder else None, gave_up))
         if gave_up:
             raise turned_away(ask.scope, seen)
+
+    async def wait_for_change(self, seen: Record) -> Record | None:
+        """Sleep until the record ahead of us changes, or time is over; what its owner told us of, if it did."""
+        engine, ask = self.engine, self.ask
         # Beneath every watch lies a poll bounded by the ttl, in case a wake-up is lost.
-        until = now + (ask.ttl if seen.left is None else max(seen.left, 0.0))
+        until = engine.clock.now() + (ask.ttl if seen.left is None else max(seen.left, 0.0))
         if ask.wait is not None:
             until = min(until, self.started + ask.wait)
         try:
-            await engine.watch(ask.key, seen, until, ask.withdrawn)
+            return await engine.watch(seen.key, seen, until, ask.withdrawn)
         except StoreUnavailable as error:
             await self.pause(error)
+            return None
 
     async def pause(self, error: StoreUnavailable) -> None:
         """Back off while the store is down; raise once patience (`wait`, or one ttl) is over."""
@@ -164,18 +283,55 @@ class _Attempt:
         self.failures += 1
         await engine.runtime.sleep(min(BACKOFF.delay(self.failures - 1, chance()), left))
 
+    async def leave_line(self) -> None:
+        """Whoever comes behind need not wait for our ticket to end."""
+        if self.place is not None:
+            await self.engine.runtime.finish(self.place.leave())
+
     def doubt(self) -> None:
-        """Leaving without a grant: have whatever we may have left behind removed."""
+        """At the end, without a grant: have whatever we may have left behind removed."""
+        if self.place is not None:
+            self.place.abandon()
         if self.unsure is not None:
             self.engine.doubt(self.ask.key, self.hold.secret, self.ask.ttl)
 
 
-def turned_away(scope: str, seen: Record) -> AcquireTimeout:
+class _Write:
+    """One write of the lock that is about to be sent, and what is known of its fate."""
+
+    def __init__(self, attempt: _Attempt) -> None:
+        self._attempt = attempt
+        self._sent = attempt.engine.clock.now()
+        self._sure = attempt.unsure is None
+        self.first: float = self._sent if attempt.unsure is None else attempt.unsure
+        attempt.unsure = self.first
+        if attempt.place is not None and attempt.place.since is not None:
+            self.first = min(self.first, attempt.place.since)
+
+    def failed(self, error: StoreUnavailable) -> None:
+        """No answer: unless it certainly did nothing, it may have been done."""
+        if self._sure and error.applied is False:
+            self._attempt.unsure = None
+
+    async def settled(self, answer: Record | Conflict) -> Grant | Record | None:
+        """The grant, or what is in the way: which may be our own, of a try whose answer was lost."""
+        attempt = self._attempt
+        if not isinstance(answer, Conflict):
+            return await attempt.granted(answer, self._sent)
+        found = answer.record
+        if found is not None and is_ours(found, attempt.hold) and not is_revoked(found):
+            return await attempt.granted(found, self.first)
+        if self._sure:
+            attempt.unsure = None
+        return found
+
+
+def turned_away(scope: str, seen: Record | None) -> AcquireTimeout:
     """The error that says who holds it, for how long, and when to ask again."""
-    hold = read_hold(seen)
+    hold, left = read_hold(seen), seen.left if seen else None
     return AcquireTimeout(
         scope,
         holder=hold.holder if hold else None,
-        expires_in=seen.left,
-        retry_after=retry_after(seen.left, chance()),
+        expires_in=left,
+        retry_after=retry_after(left, chance()),
     )

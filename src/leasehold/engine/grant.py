@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from leasehold.engine.fork import life
-from leasehold.model import Key, LeaseInfo, Record
+from leasehold.model import Key, LeaseInfo, Record, Waiter
 from leasehold.rules.timing import renewal_window, trust_ends
 from leasehold.rules.tokens import token
 
@@ -27,7 +27,12 @@ RELEASED = "it was released"
 
 
 class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a lock's record says. The secret proves whose it is; it is never shown."""
+    """What the record of a lock or a ticket says. The secret proves whose it is; it is never shown.
+
+    `granted` is the revision of the reservation that was taken over, and makes the token; 0 where the
+    record was created. `reserved`: nobody holds it, but it is kept for the first in line. `ticket` is the member
+    under which the holder stood in line, if it did.
+    """
 
     scope: str
     holder: str
@@ -35,6 +40,9 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
     since: float
     metadata: dict[str, str] = {}
     revoked: str | None = None
+    granted: int = 0
+    reserved: bool = False
+    ticket: str = ""
 
     def __repr__(self) -> str:
         # Not the secret.
@@ -67,35 +75,70 @@ def is_revoked(record: Record) -> bool:
     return found is not None and found.revoked is not None
 
 
+def is_reserved(record: Record) -> bool:
+    """Whether nobody holds it, and it is kept for the first in line."""
+    found = read_hold(record)
+    return found is not None and found.reserved
+
+
+def reservation(hold: Hold) -> bytes:
+    """What a holder leaves behind for the first in line. Nobody's secret is in it."""
+    return write_hold(Hold(hold.scope, "", "", hold.since, reserved=True))
+
+
 def describe(record: Record, scope: str) -> LeaseInfo:
     """A record as people see it: no secret, and no failure on what cannot be read."""
     hold = read_hold(record)
     return LeaseInfo(
         scope=scope,
         holder=hold.holder if hold else "(unreadable)",
-        token=token(record.born),
+        token=token((hold.granted if hold else 0) or record.born),
         ttl=record.ttl,
         expires_in=record.left,
         since=hold.since if hold else 0.0,
         metadata=hold.metadata if hold else {},
         revoked=hold.revoked if hold else None,
+        reserved=hold is not None and hold.reserved,
     )
+
+
+def describe_waiter(ticket: Record) -> Waiter:
+    """Somebody in line, as people see it."""
+    hold = read_hold(ticket)
+    return Waiter(hold.holder, hold.since, hold.metadata) if hold else Waiter("(unreadable)", 0.0, {})
 
 
 class Grant:
     """A hold that was granted, for as long as anybody may ask about it."""
 
     __slots__ = (
-        "_clock", "acquired", "busy", "deadline", "depth", "due", "gone", "handle", "hold", "idle", "keeper",
-        "latest", "life", "lost", "on_end", "record", "released", "slot", "token", "ttl", "window",
+        "_clock", "acquired", "awaited", "busy", "deadline", "depth", "due", "gone", "handle", "hold", "idle",
+        "is_ticket", "keeper", "latest", "life", "lost", "on_end", "passes", "record", "released", "slot",
+        "ticket", "token", "ttl", "window",
     )  # fmt: skip
 
-    def __init__(self, clock: Clock, record: Record, hold: Hold, ttl: float, max_hold: float | None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        record: Record,
+        hold: Hold,
+        ttl: float,
+        max_hold: float | None = None,
+        *,
+        is_ticket: bool = False,
+    ) -> None:
         self._clock = clock
+        # Only a place in line: kept alive like a lease, and nobody is told of it.
+        self.is_ticket: bool = is_ticket
         self.record: Record = record
         self.hold: Hold = hold
         self.ttl: float = ttl
-        self.token: int = token(record.born)
+        self.token: int = token(hold.granted or record.born)
+        # How often it was passed on inside this process since the store granted it.
+        self.passes: int = 0
+        # The ticket it was reached with, which goes when it goes; and whether others stood in line.
+        self.ticket: Grant | None = None
+        self.awaited: bool = False
         self.acquired: float = clock.now()
         self.latest: float | None = None if max_hold is None else self.acquired + max_hold
         self.keeper: object = None
@@ -130,8 +173,20 @@ class Grant:
         if self.record.since is not None:
             # What it hangs on was last renewed before that.
             sent = min(sent, self.record.since)
-        self.deadline = self.capped(trust_ends(sent, self.ttl))
-        self.window, self.due = renewal_window(sent, self.ttl, chance)
+        # What was bequeathed to us is shorter than what we shall renew it to.
+        ttl = self.record.ttl or self.ttl
+        self.deadline = self.capped(trust_ends(sent, ttl))
+        self.window, self.due = renewal_window(sent, ttl, chance)
+
+    def passed_on(self, max_hold: float | None) -> Grant:
+        """The same hold for the next one of this process, with the next token. The caller has claimed it."""
+        heir = Grant(self._clock, self.record, self.hold, self.ttl, max_hold)
+        heir.passes = self.passes + 1
+        heir.token = self.token + 1
+        heir.ticket, heir.awaited = self.ticket, self.awaited
+        heir.deadline = heir.capped(self.deadline)
+        heir.window, heir.due = self.window, self.due
+        return heir
 
     def capped(self, deadline: float) -> float:
         return deadline if self.latest is None else min(deadline, self.latest)

@@ -68,7 +68,7 @@ class Heartbeat:
 
     def add(self, grant: Grant) -> None:
         """Keep this grant alive from now on."""
-        if self.helper is not None:
+        if self.helper is not None and not grant.is_ticket:
             self.helper.add(grant)
         due = grant.due if grant.slot is None else math.inf
         with self._mutex:
@@ -158,6 +158,8 @@ class Heartbeat:
             return await self._store.touch([(grant.record, grant.ttl) for grant in grants])
         except Exception as error:  # noqa: BLE001  told to the observers; not even a store's bug may stop the heart
             for grant in grants:
+                if grant.is_ticket:
+                    continue
                 self._emit(Unanswered(grant.scope, grant.hold.holder, grant.token, f"{type(error).__name__}: {error}"))
             return [(Renewal.UNKNOWN, None)] * len(grants)
 
@@ -175,7 +177,8 @@ class Heartbeat:
         elif answer is Renewal.RENEWED and record is not None and grant.loss() is None:
             grant.record = record
             grant.trust(sent, self.chance)
-            self._emit(Renewed(grant.scope, grant.hold.holder, grant.token))
+            if not grant.is_ticket:
+                self._emit(Renewed(grant.scope, grant.hold.holder, grant.token))
         else:
             grant.due = grant.window = next_try(self._runtime.clock.now(), grant.deadline, grant.ttl)
         return answer

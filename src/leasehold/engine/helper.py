@@ -303,7 +303,7 @@ def _taken_over(order: Add, runtime: BlockingRuntime, shared: memoryview[float])
     hold = read_hold(record) or Hold("", "", "", 0.0)
     grant = _SharedGrant(runtime.clock, record, hold, order.ttl, None)
     grant.number, grant.shared, grant.latest = order.slot, shared, order.latest
-    grant.trust(order.deadline - 0.9 * order.ttl, 0.0)
+    grant.trust(order.deadline - 0.9 * (record.ttl or order.ttl), 0.0)
     return grant
 
 

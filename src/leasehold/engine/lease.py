@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from leasehold.errors import LeaseLost
 from leasehold.rules.timing import seconds
@@ -114,3 +114,48 @@ class BaseLease:
     def __repr__(self) -> str:
         state = "held" if self.held else f"not held: {self._grant.loss()}"
         return f"<Lease {self.scope!r} token={self.token} {state}>"
+
+
+L = TypeVar("L", bound=BaseLease)
+
+
+class BaseLeases(Mapping[str, L], Generic[L]):
+    """Leases on several scopes that are held together, by scope. Each has its own token."""
+
+    __slots__ = ("_engine", "_leases")
+
+    def __init__(self, engine: Engine, leases: Sequence[L]) -> None:
+        self._engine = engine
+        self._leases = {lease.scope: lease for lease in leases}
+
+    def __getitem__(self, scope: str) -> L:
+        """The lease on one of the scopes."""
+        return self._leases[scope]
+
+    def __iter__(self) -> Iterator[str]:
+        """The scopes, in the order in which they were acquired."""
+        return iter(self._leases)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._leases)
+
+    @property
+    def held(self) -> bool:
+        """Whether all of them may be believed at this instant."""
+        return self.lost() is None
+
+    def check(self) -> None:
+        """Raise LeaseLost unless all of them are held. Call it before every step that matters."""
+        for lease in self._leases.values():
+            lease.check()
+
+    def lost(self) -> L | None:
+        """The first that is no longer held, or None."""
+        return next((lease for lease in self._leases.values() if not lease.held), None)
+
+    def _grants(self) -> list[Grant]:
+        return [lease._grant for lease in self._leases.values()]  # noqa: SLF001  the same room
+
+    def __repr__(self) -> str:
+        return f"<Leases {list(self._leases.values())!r}>"

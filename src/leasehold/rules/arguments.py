@@ -18,12 +18,12 @@ def flag(field: str, given: object) -> bool:
     return given
 
 
-def whole(field: str, given: object, least: int) -> int:
-    """A whole number, not too small; never a bool, which is an int by accident."""
+def whole(field: str, given: object, least: int, most: int | None = None) -> int:
+    """A whole number, neither too small nor too large; never a bool, which is an int by accident."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise InvalidInput(field, given, f"must be a whole number, not {type(given).__name__}")
-    if given < least:
-        raise InvalidInput(field, given, f"must be at least {least}")
+    if given < least or (most is not None and given > most):
+        raise InvalidInput(field, given, f"must be at least {least}" if most is None else f"must be {least} to {most}")
     return given
 
 
@@ -39,3 +39,13 @@ def functions(field: str, given: object) -> list[Any]:
     if not all(map(callable, found)):
         raise InvalidInput(field, given, "must be a list of functions")
     return found
+
+
+def policy(field: str, given: object, *, fair: bool) -> None:
+    """How to ask again, or None. Whoever asks again stands in no line, so it cannot be fair."""
+    if given is None:
+        return
+    if not callable(getattr(given, "delay", None)) or not hasattr(given, "attempts"):
+        raise InvalidInput(field, given, "must be a leasehold.Backoff, or have its attempts and delay()")
+    if fair:
+        raise InvalidInput(field, given, "cannot go with fair=True: who asks again stands in no line; leave one out")

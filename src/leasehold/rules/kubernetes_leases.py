@@ -145,11 +145,13 @@ def grant(key: Key, value: bytes, ttl: float | None, now: str, transitions: int)
     return changes
 
 
-def rewrite(value: bytes, ttl: float | None, lasts: float | None, now: str) -> Object:
-    """What the owner writes over its own."""
+def rewrite(value: bytes, ttl: float | None, lasts: float | None, now: str, before: bytes | None = None) -> Object:
+    """What the owner writes over its own, or over what was `before` and left for it."""
     changes = renewal(ttl, lasts, now)
     changes["metadata"]["annotations"][VALUE] = _encoded(value)
     changes["spec"]["holderIdentity"] = _holder(value)
+    if before is not None and _holder(before) != _holder(value):
+        changes["spec"]["acquireTime"] = now
     return changes
 
 

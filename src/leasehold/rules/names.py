@@ -9,7 +9,7 @@ another tenant. Text is compared code point by code point; look-alikes differ.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from leasehold.errors import InvalidInput, shown
 from leasehold.model import Key, Name
@@ -51,9 +51,19 @@ def short_name(prefix: str, target: str) -> str:
     return prefix + hashlib.sha256(target.encode()).hexdigest()[:DIGITS]
 
 
-def scope_of(given: object) -> Name:
+def scope_of(given: object, field: str = "scope") -> Name:
     """The scope a caller means: a `Name`, or text that makes one."""
-    return Name(check_text("scope", given.text if isinstance(given, Name) else given))
+    return Name(check_text(field, given.text if isinstance(given, Name) else given))
+
+
+def several(given: Iterable[str | Name]) -> list[Name]:
+    """The scopes of a list that holds at least one. A text is one scope, and not a list of letters."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidInput("scopes", given, "must be a list of scopes; for a single one use hold()")
+    found = [scope_of(one, f"scopes[{place}]") for place, one in enumerate(given)]
+    if not found:
+        raise InvalidInput("scopes", given, "must name at least one scope")
+    return found
 
 
 class Names:

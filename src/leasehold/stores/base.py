@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from leasehold.model import Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.model import Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 
 
 class Store(Protocol):
@@ -60,15 +60,24 @@ class Store(Protocol):
         """
         ...
 
-    async def watch(self, key: Key, seen: Record | None, until: float) -> None:
+    async def watch(self, key: Key, seen: Record | None, until: float) -> Record | None:
         """Return when the live record is no longer `seen`, or at `until` on the client's clock.
 
-        May return early; the caller looks again.
+        May return early; the caller looks again. Answers the new record that it was told of (`Swap.tells`), where that
+        was heard: as it was when it was written, which may be a while ago.
         """
         ...
 
     async def scan(self, family: str) -> list[Record]:
         """All live records of a family, in the order of `born`."""
+        ...
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        """Several swaps and scans of one family, in this order, as one request where the store can.
+
+        Not one transaction: what another client does may come between. Where it raises,
+        any of the swaps may have been done.
+        """
         ...
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
@@ -78,3 +87,13 @@ class Store(Protocol):
     async def collect(self, limit: int) -> int:
         """Delete up to `limit` expired records and say how many. Cannot lower a revision."""
         ...
+
+
+async def one_by_one(store: Store, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+    """`Store.together` for a store that can do one thing at a time."""
+    return [
+        await store.swap(ask.key, ask.expect, ask.value, ask.ttl)
+        if isinstance(ask, Swap)
+        else await store.scan(ask.family)
+        for ask in asks
+    ]

@@ -20,10 +20,11 @@ from typing import NamedTuple
 import msgspec
 
 from leasehold.errors import StoreDamaged, StoreError, StoreUnavailable, shown
-from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Unrenewed
+from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap, Unrenewed
 from leasehold.rules import etcd_messages as messages
 from leasehold.rules.etcd_messages import KeyValue, Txn
 from leasehold.rules.values import MEBIBYTE, check_value
+from leasehold.stores.base import one_by_one
 from leasehold.stores.etcd_leases import SharedLease, SharedLeases
 from leasehold.stores.watching import watch_by_ear
 from leasehold.wires.colour import Colour
@@ -130,6 +131,9 @@ class EtcdStore:
         # The branch that is never taken makes etcd put it through its log.
         found = await self._wire.look(messages.txn([], [messages.get_all(first, end)], [messages.delete(first)]))
         return [self._record(kv) for kv in found.ranges[0]]
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        return await one_by_one(self, asks)
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         top = self._prefix + root.encode()

@@ -18,12 +18,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from leasehold.errors import PermissionDenied, StoreDamaged, StoreError, StoreUnavailable, shown
-from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules import kubernetes_leases as leases
 from leasehold.rules.backoff import Backoff
 from leasehold.rules.kubernetes_leases import Object, Seen
 from leasehold.rules.kubernetes_names import is_election, label, lease_name, root_of
 from leasehold.rules.values import check_value
+from leasehold.stores.base import one_by_one
 from leasehold.stores.kubernetes_sight import sights_of
 from leasehold.stores.watching import is_still, next_look, watch_by_ear
 from leasehold.wires.chance import chance
@@ -110,6 +111,9 @@ class KubernetesStore:
         if expect is None:
             return Conflict(await self.load(key)) if value is None else await self._create(key, value, ttl)
         if self._has_ended(expect):
+            if value is None:
+                # Too late to count, and still to be tidied away: nobody else would.
+                await self._remove(key, expect)
             return Conflict(await self.load(key))
         if value is None:
             return await self._remove(key, expect)
@@ -142,6 +146,9 @@ class KubernetesStore:
         selector = f"{MANAGED},{leases.FAMILY_LABEL}={label(family)}"
         found = [record for record in await self._records(selector) if record.key.family == family]
         return sorted(found, key=lambda record: record.born)
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        return await one_by_one(self, asks)
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         """The API lists by name, not by key: all are read for the first page, and kept for those that follow."""
@@ -212,7 +219,7 @@ class KubernetesStore:
             length, lasts = expect.ttl, _tag(expect).lasts if ends is None else ends - self._clock.now()
         else:
             length = lasts = None if ttl is None else _whole(ttl)
-        changes = _with_born(leases.rewrite(value, length, lasts, now), expect)
+        changes = _with_born(leases.rewrite(value, length, lasts, now, before=expect.value), expect)
         return await self._answered(key, await self._wire.ask(self._write(expect, changes)))
 
     async def _remove(self, key: Key, expect: Record) -> Record | Conflict:
@@ -410,4 +417,5 @@ def _guarantees(skew: float | None, version: str, wake_up: str) -> Guarantees:
         value_max=VALUE_MAX,
         newcomers=_NEWCOMERS if skew is None else "",
         left_is_bound=True,
+        ticket_ttl=15.0,
     )

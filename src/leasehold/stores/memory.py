@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules.values import MEBIBYTE, check_value
 from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Colour, Signal
@@ -29,6 +29,7 @@ GUARANTEES: Guarantees = Guarantees(
     ttl_step=0.0,
     batch=500,
     value_max=MEBIBYTE,
+    bequeaths=True,
 )
 
 
@@ -109,12 +110,23 @@ class MemoryStore:
     async def swap(
         self, key: Key, expect: Record | None, value: bytes | None, ttl: float | Keep | None
     ) -> Record | Conflict:
+        return self._swap(Swap(key, expect, value, ttl))
+
+    def _swap(self, ask: Swap) -> Record | Conflict:
+        key, expect, value, ttl, *_ = ask
         check_value(value, self.guarantees.value_max)
         memory = self._memory
         with memory.lock:
             row = memory.live(key)
             if (row.revision if row else None) != (expect.revision if expect else None):
                 return Conflict(memory.record(key, row) if row else None)
+            heir = None
+            if row and value is None and ask.heirs:
+                if ask.tells is not None:
+                    memory.put(ask.tells, None)
+                heir = self._heir(ask)
+            if heir is not None:
+                row, value, ttl = None, heir.value, heir.ttl
             if value is None:
                 memory.put(key, None)
                 return expect or Conflict(None)
@@ -125,7 +137,14 @@ class MemoryStore:
                 ends = None if ttl is None else memory.clock.now() + ttl
             fresh = _Row(value, revision, row.born if row else revision, ttl, ends)
             memory.put(key, fresh)
-            return memory.record(key, fresh)
+            return memory.record(key, fresh) if heir is None else expect or Conflict(None)
+
+    def _heir(self, ask: Swap) -> _Row | None:
+        """Whose value comes in place of a row that is deleted. The caller holds the lock."""
+        memory, family = self._memory, ask.key.family
+        keys = [Key(family, member) for member in memory.families[family] if member.startswith(ask.heirs)]
+        heirs = [row for key in keys if (row := memory.live(key))]
+        return min(heirs, key=lambda row: row.born, default=None)
 
     async def touch(self, holds: Sequence[tuple[Record, float]]) -> list[tuple[Renewal, Record | None]]:
         memory = self._memory
@@ -169,6 +188,9 @@ class MemoryStore:
             keys = [Key(family, member) for member in memory.families.get(family, ())]
             found = [memory.record(key, row) for key in keys if (row := memory.live(key))]
         return sorted(found, key=lambda record: record.born)
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        return [self._swap(ask) if isinstance(ask, Swap) else await self.scan(ask.family) for ask in asks]
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         memory = self._memory

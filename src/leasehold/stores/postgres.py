@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from leasehold.errors import PermissionDenied, StoreDamaged, StoreError, StoreUnavailable, one_line
-from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules.backoff import Backoff
 from leasehold.rules.values import MEBIBYTE, check_value
 from leasehold.stores.watching import is_still, next_look, watch_by_ear
@@ -27,7 +27,20 @@ from leasehold.wires.chance import chance
 from leasehold.wires.colour import Colour
 from leasehold.wires.ears import Ears
 from leasehold.wires.postgres import PostgresLine, PostgresWire
-from leasehold.wires.postgres_link import BINARY, TEXT, Column, Facts, Link, Row, Statement, fields, real, text, whole
+from leasehold.wires.postgres_link import (
+    BINARY,
+    TEXT,
+    Ask,
+    Column,
+    Facts,
+    Link,
+    Row,
+    Statement,
+    fields,
+    real,
+    text,
+    whole,
+)
 from leasehold.wires.postgres_url import SCHEMA as DEFAULT_SCHEMA
 
 SCHEMA = 1
@@ -107,30 +120,23 @@ class PostgresStore:
     async def swap(
         self, key: Key, expect: Record | None, value: bytes | None, ttl: float | Keep | None
     ) -> Record | Conflict:
+        ask = Swap(key, expect, value, ttl)
+        ((row,),) = await self._wire.ask(*self._swap(ask))
+        return _swapped(ask, row)
+
+    def _swap(self, ask: Swap) -> Ask:
+        key, expect, value, ttl, *_ = ask
         check_value(value, self.guarantees.value_max)
+        length = None if ttl is None or ttl is KEEP else repr(ttl).encode()
         if expect is None:
-            return Conflict(await self.load(key)) if value is None else await self._put(key, value, ttl)
+            if value is None:
+                return self._say.load, [_head(key.family), _digest(key)]
+            place = [_head(key.family), _rest(key.family), key.member.encode(), _digest(key)]
+            return self._say.put, [*place, value, length, self._commit]
         params: list[bytes | None] = [_head(key.family), _digest(key), str(expect.revision).encode()]
         if value is None:
-            ((row,),) = await self._wire.ask(self._say.remove, [*params, self._commit])
-            done, *found = fields(row)
-            return expect if done == TRUE else Conflict(_record(key, *found))
-        length = None if ttl is None or ttl is KEEP else repr(ttl).encode()
-        params += [value, length, b"t" if ttl is KEEP else b"f", self._commit]
-        ((row,),) = await self._wire.ask(self._say.rewrite, params)
-        done, seen, *state = fields(row)
-        record = _record(key, value if done == TRUE else seen, *state)
-        return record if done == TRUE and record is not None else Conflict(record)
-
-    async def _put(self, key: Key, value: bytes, ttl: float | Keep | None) -> Record | Conflict:
-        length = None if ttl is KEEP else ttl
-        lasts = None if length is None else repr(length).encode()
-        params = [_head(key.family), _rest(key.family), key.member.encode(), _digest(key), value, lasts, self._commit]
-        ((row,),) = await self._wire.ask(self._say.put, params)
-        done, seen, revision, *rest = fields(row)
-        if done == TRUE:
-            return Record(key, value, whole(revision), whole(revision), length, length)
-        return Conflict(_record(key, seen, revision, *rest))
+            return self._say.remove, [*params, self._commit]
+        return self._say.rewrite, [*params, value, length, b"t" if ttl is KEEP else b"f", self._commit]
 
     async def touch(self, holds: Sequence[tuple[Record, float]]) -> list[tuple[Renewal, Record | None]]:
         params = [
@@ -164,7 +170,19 @@ class PostgresStore:
             await self._look_again_and_again(key, seen, until)
 
     async def scan(self, family: str) -> list[Record]:
-        return _records(await self._wire.ask(self._say.scan, [_head(family), _rest(family)]))
+        return _records(await self._wire.ask(*self._scan(family)))
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        """One flight, and one transaction."""
+        said = [self._swap(ask) if isinstance(ask, Swap) else self._scan(ask.family) for ask in asks]
+        answers = await self._wire.ask_all(said)
+        return [
+            _swapped(ask, rows[0][0]) if isinstance(ask, Swap) else _records(rows)
+            for ask, rows in zip(asks, answers, strict=True)
+        ]
+
+    def _scan(self, family: str) -> Ask:
+        return self._say.scan, [_head(family), _rest(family)]
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         # Every root ends with a slash, and "0" is the character after it.
@@ -226,6 +244,23 @@ class PostgresStore:
             f"({error}). Run what `python -m leasehold.stores.postgres` prints as a role that may, then let it "
             f"GRANT USAGE ON SCHEMA {self._schema}, and EXECUTE ON ALL FUNCTIONS IN SCHEMA {self._schema}, TO this role"
         )
+
+
+def _swapped(ask: Swap, row: Column) -> Record | Conflict:
+    """What became of a swap, read from the one row that answers it."""
+    key, expect, value, ttl, *_ = ask
+    found = fields(row)
+    if expect is None and value is None:
+        return Conflict(_record(key, *found))
+    done, *state = found
+    if expect is not None and value is None:
+        return expect if done == TRUE else Conflict(_record(key, *state))
+    if done != TRUE:
+        return Conflict(_record(key, *state))
+    if expect is None:
+        length, revision = None if ttl is KEEP else ttl, whole(state[1])
+        return Record(key, value or b"", revision, revision, length, length)
+    return _record(key, value, *state[1:]) or Conflict(None)
 
 
 def installation(schema: str, version: int = 0) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from leasehold.errors import StoreDamaged, StoreError
-from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules.values import MEBIBYTE, check_value
 from leasehold.stores.watching import watch_by_ear
 from leasehold.wires.colour import Colour
@@ -91,18 +91,20 @@ class RedisStore:
     async def swap(
         self, key: Key, expect: Record | None, value: bytes | None, ttl: float | Keep | None
     ) -> Record | Conflict:
-        check_value(value, self.guarantees.value_max)
-        seen = str(expect.revision) if expect else ""
-        length = "-" if ttl is None else "keep" if ttl is KEEP else _micro(ttl)
-        bucket, name = _place(key)
-        arguments = (name, seen, length) if value is None else (name, seen, length, value)
-        done, *answer = await self._wire.ask(Call(SWAP, bucket, arguments))
-        if not done:
-            return Conflict(_record(key, *answer) if answer else None)
-        if value is None:
-            return expect or Conflict(None)
-        revision, born, micro, left = answer
-        return Record(key, value, revision, born, _seconds(micro), _seconds(left))
+        ask = Swap(key, expect, value, ttl)
+        return _swapped(ask, await self._wire.ask(self._swap(ask)))
+
+    def _swap(self, ask: Swap) -> Call:
+        check_value(ask.value, self.guarantees.value_max)
+        seen = str(ask.expect.revision) if ask.expect else ""
+        length = "-" if ask.ttl is None else "keep" if ask.ttl is KEEP else _micro(ask.ttl)
+        bucket, name = _place(ask.key)
+        heirs = other = b""
+        if ask.heirs and self.guarantees.bequeaths:
+            heirs = _name(Key(ask.key.family, ask.heirs))
+            other = b"" if ask.tells is None else _name(ask.tells)
+        value = () if ask.value is None else (ask.value,)
+        return Call(SWAP, bucket, (name, seen, length, heirs, other, *value), tells=bool(other))
 
     async def touch(self, holds: Sequence[tuple[Record, float]]) -> list[tuple[Renewal, Record | None]]:
         places = [_place(held.key) for held, _ in holds]
@@ -116,14 +118,28 @@ class RedisStore:
             raise failed[0]
         return [_touched(held, ttl, answer) for (held, ttl), answer in zip(holds, answers, strict=True)]
 
-    async def watch(self, key: Key, seen: Record | None, until: float) -> None:
+    async def watch(self, key: Key, seen: Record | None, until: float) -> Record | None:
         channel = f"leasehold:{key.family}\0{key.member}"
-        await watch_by_ear(self._ears, channel, lambda: self.load(key), seen=seen, until=until, clock=self._clock)
+        said = await watch_by_ear(
+            self._ears, channel, lambda: self.load(key), seen=seen, until=until, clock=self._clock
+        )
+        size, _, told = said.partition(b" ")
+        return _record(_key(told[: int(size)]), told[int(size) :], None) if told else None
 
     async def scan(self, family: str) -> list[Record]:
-        text = family.encode()
-        answer = await self._wire.ask(Call(RANGE, _bucket(family), (b"[%b\0" % text, b"(%b\1" % text, -1)))
-        return sorted(_records(answer), key=lambda record: record.born)
+        return _scanned(await self._wire.ask(_scan(family)))
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        """One flight: they are of one family, so of one bucket and one server."""
+        calls = [self._swap(ask) if isinstance(ask, Swap) else _scan(ask.family) for ask in asks]
+        answers = await self._wire.ask_all(calls)
+        for answer in answers:
+            if isinstance(answer, StoreError):
+                raise answer
+        return [
+            _swapped(ask, answer) if isinstance(ask, Swap) else _scanned(answer)
+            for ask, answer in zip(asks, answers, strict=True)
+        ]
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         """All buckets are asked for their next few; what lies before the first unseen name is the page."""
@@ -212,6 +228,25 @@ def _key(name: bytes) -> Key:
     return Key(family, member)
 
 
+def _swapped(ask: Swap, said: Any) -> Record | Conflict:
+    done, *answer = said
+    if not done:
+        return Conflict(_record(ask.key, *answer) if answer else None)
+    if ask.value is None:
+        return ask.expect or Conflict(None)
+    revision, born, micro, left = answer
+    return Record(ask.key, ask.value, revision, born, _seconds(micro), _seconds(left))
+
+
+def _scan(family: str) -> Call:
+    text = family.encode()
+    return Call(RANGE, _bucket(family), (b"[%b\0" % text, b"(%b\1" % text, -1))
+
+
+def _scanned(answer: Any) -> list[Record]:
+    return sorted(_records(answer), key=lambda record: record.born)
+
+
 def _touched(held: Record, ttl: float, answer: Any) -> tuple[Renewal, Record | None]:
     if isinstance(answer, StoreError):
         return Renewal.UNKNOWN, None
@@ -242,6 +277,8 @@ def _guarantees(config: RedisConfig, server: Server | None) -> Guarantees:
         ttl_step=0.0,
         batch=500,
         value_max=MEBIBYTE,
+        # An heir hears of it before the replicas do.
+        bequeaths=not config.wait,
     )
 
 

@@ -24,11 +24,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from leasehold.errors import StoreDamaged, one_line
-from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules.clocks import Relation, read_domain, relation, write_domain
 from leasehold.rules.values import MEBIBYTE, check_value
+from leasehold.stores.watching import watch_by_ear
 from leasehold.wires.colour import Colour
+from leasehold.wires.ears import Ears
 from leasehold.wires.sqlite import SqliteWire
+from leasehold.wires.sqlite_line import SqliteLine
 
 if TYPE_CHECKING:
     import apsw
@@ -39,11 +42,6 @@ APPLICATION_ID = 0x4C65_6173  # "Leas": tells our file from any other SQLite fil
 COUNTER_START_MAX = 2**53
 COLLECT_EVERY = 256
 COLLECT_SOME = 32
-POLL_FIRST = 0.001
-POLL_LAST = 0.025
-POLL_GROWTH = 1.3
-# File times are only as fine as a kernel tick: look for real now and then.
-POLL_ANYWAY = 8
 # An end more than this many ttls away cannot come from this clock as it runs now.
 PLAUSIBLE = 1.1
 
@@ -63,6 +61,10 @@ _TOUCH = "UPDATE records_2 SET ttl = ?, ends = ?, clock = ? WHERE family = ? AND
 _DELETE = "DELETE FROM records_2 WHERE family = ? AND member = ?"
 _ROWS = "SELECT value, revision, born, ttl, ends, clock, family, member FROM records_2"
 _ONE = f"{_ROWS} WHERE family = ? AND member = ?"
+# Where there is none it is the counter's: a record that came and went between two looks has moved it.
+_REVISION = (
+    "SELECT ifnull((SELECT revision FROM records_2 WHERE family = ? AND member = ?), -(SELECT revision FROM state))"
+)
 _SCAN = f"{_ROWS} WHERE family = ? ORDER BY born"
 _PAGE = f"{_ROWS} WHERE (family, member) > (?, ?) AND family < ? ORDER BY family, member"
 _AFTER = f"{_ROWS} WHERE (family, member) > (?, ?) ORDER BY family, member LIMIT ?"
@@ -106,7 +108,7 @@ class SqliteStore:
             value_max=MEBIBYTE,
         )
         self._wire = wire
-        self._colour = colour
+        self._ears = Ears(lambda: SqliteLine(wire, _revision), colour)
         self._clock = colour.clock
         self._mine = write_domain(self._clock.domain)
         self._relations = {self._mine: Relation.SAME}
@@ -115,6 +117,7 @@ class SqliteStore:
         await self._wire.open(_is_ready, _prepare)
 
     async def close(self) -> None:
+        await self._ears.close()
         await self._wire.close()
 
     async def load(self, key: Key) -> Record | None:
@@ -125,18 +128,7 @@ class SqliteStore:
         self, key: Key, expect: Record | None, value: bytes | None, ttl: float | Keep | None
     ) -> Record | Conflict:
         check_value(value, self.guarantees.value_max)
-
-        def work(db: apsw.Connection) -> Record | Conflict:
-            row = _fetch(db, key)
-            found = self._live(db, key, row)
-            if (found.revision if found else None) != (expect.revision if expect else None):
-                return Conflict(found)
-            if row is not None and (value is None or found is None):
-                # Also what is over before it is replaced: with it goes what others observed of it.
-                db.execute(_DELETE, key)
-            return (found or Conflict(None)) if value is None else self._put(db, key, found, value, ttl)
-
-        return await self._wire.write(work)
+        return await self._wire.write(lambda db: self._swap(db, Swap(key, expect, value, ttl)))
 
     async def touch(self, holds: Sequence[tuple[Record, float]]) -> list[tuple[Renewal, Record | None]]:
         def work(db: apsw.Connection) -> list[tuple[Renewal, Record | None]]:
@@ -145,24 +137,27 @@ class SqliteStore:
         return await self._wire.write(work)
 
     async def watch(self, key: Key, seen: Record | None, until: float) -> None:
-        pause = POLL_FIRST
-        while True:
-            stamp = await self._wire.stamp()
-            found = await self.load(key)
-            if (found.revision if found else None) != (seen.revision if seen else None):
-                return
-            over = until if found is None or found.left is None else min(until, self._clock.now() + found.left)
-            for _ in range(POLL_ANYWAY):
-                left = over - self._clock.now()
-                if left <= 0:
-                    return
-                await self._colour.sleep(min(pause, left))
-                pause = min(pause * POLL_GROWTH, POLL_LAST)
-                if await self._wire.stamp() != stamp:
-                    break
+        channel = "\0".join(key)
+        await watch_by_ear(self._ears, channel, lambda: self.load(key), seen=seen, until=until, clock=self._clock)
 
     async def scan(self, family: str) -> list[Record]:
         return await self._select(_SCAN, (family,), None)
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        """In one transaction."""
+        for ask in asks:
+            if isinstance(ask, Swap):
+                check_value(ask.value, self.guarantees.value_max)
+
+        def work(db: apsw.Connection) -> list[Record | Conflict | list[Record]]:
+            return [
+                self._swap(db, ask)
+                if isinstance(ask, Swap)
+                else self._look(db, _SCAN, (ask.family,), None, observe=True) or []
+                for ask in asks
+            ]
+
+        return await self._wire.write(work)
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         # Every root ends with a slash, and "0" is the character after it.
@@ -183,28 +178,41 @@ class SqliteStore:
 
     async def _select(self, statement: str, bindings: tuple[str, ...], limit: int | None) -> list[Record]:
         """The live records a statement finds. Only the first sight of another clock's record needs a write."""
-
-        def look(db: apsw.Connection, *, observe: bool) -> list[Record] | None:
-            # Before the read: a renewal that lands after it must not look like an end.
-            now = self._clock.now()
-            found: list[Record] = []
-            for key, row in _rows(db, statement, bindings):
-                left = self._left(db, key, row, now)
-                if left is None and not observe:
-                    return None
-                record = _record(key, row, self._observed(db, key, row, now) if left is None else left)
-                if record is not None:
-                    found.append(record)
-                if len(found) == limit:
-                    break
-            return found
-
-        found = await self._wire.read(lambda db: look(db, observe=False))
+        found = await self._wire.read(lambda db: self._look(db, statement, bindings, limit, observe=False))
         if found is None:
-            found = await self._wire.write(lambda db: look(db, observe=True))
+            found = await self._wire.write(lambda db: self._look(db, statement, bindings, limit, observe=True))
         return found or []
 
     # What happens inside a transaction.
+
+    def _look(
+        self, db: apsw.Connection, statement: str, bindings: tuple[str, ...], limit: int | None, *, observe: bool
+    ) -> list[Record] | None:
+        """The live records; None if another clock's record is seen for the first time and must not be written down."""
+        # Before the read: a renewal that lands after it must not look like an end.
+        now = self._clock.now()
+        found: list[Record] = []
+        for key, row in _rows(db, statement, bindings):
+            left = self._left(db, key, row, now)
+            if left is None and not observe:
+                return None
+            record = _record(key, row, self._observed(db, key, row, now) if left is None else left)
+            if record is not None:
+                found.append(record)
+            if len(found) == limit:
+                break
+        return found
+
+    def _swap(self, db: apsw.Connection, ask: Swap) -> Record | Conflict:
+        key, expect, value, ttl, *_ = ask
+        row = _fetch(db, key)
+        found = self._live(db, key, row)
+        if (found.revision if found else None) != (expect.revision if expect else None):
+            return Conflict(found)
+        if row is not None and (value is None or found is None):
+            # Also what is over before it is replaced: with it goes what others observed of it.
+            db.execute(_DELETE, key)
+        return (found or Conflict(None)) if value is None else self._put(db, key, found, value, ttl)
 
     def _live(self, db: apsw.Connection, key: Key, row: _Row | None) -> Record | None:
         """The record, if it lives."""
@@ -343,3 +351,8 @@ def _prepare(db: apsw.Connection) -> None:
     # Fewer than a million grants a second were made since the epoch: this is above them all.
     start = min(time.time_ns() // 1000, COUNTER_START_MAX)
     db.execute("UPDATE state SET revision = max(revision, ?)", (start,))
+
+
+def _revision(db: apsw.Connection, channel: str) -> object:
+    """What changes with every change of a record."""
+    return db.execute(_REVISION, channel.split("\0")).fetchone()

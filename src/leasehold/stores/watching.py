@@ -27,8 +27,8 @@ async def watch_by_ear(
     seen: Record | None,
     until: float,
     clock: Clock,
-) -> None:
-    """Return when the live record is no longer `seen`, or at `until`; may return early.
+) -> bytes:
+    """Return when the live record is no longer `seen`, or at `until`; may return early. The words that woke us, if any.
 
     Subscribed first, looked second: a change between the two is seen, one after them is heard.
     """
@@ -39,3 +39,4 @@ async def watch_by_ear(
             await ear.wait(next_look(found, until, clock.now()))
     finally:
         ear.leave()
+    return ear.said

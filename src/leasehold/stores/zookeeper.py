@@ -18,10 +18,11 @@ from typing import Any
 import msgspec
 
 from leasehold.errors import StoreDamaged, StoreError, StoreUnavailable, shown
-from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules import zookeeper_nodes as nodes
 from leasehold.rules.values import check_value
 from leasehold.rules.zookeeper_nodes import Header, Kind
+from leasehold.stores.base import one_by_one
 from leasehold.stores.watching import watch_by_ear
 from leasehold.stores.zookeeper_tenure import Tenure
 from leasehold.wires import zookeeper_frames as frames
@@ -152,6 +153,9 @@ class ZooKeeperStore:
         (names,) = await self._look([frames.GetChildren(self._at(nodes.bucket_path(family)), False)])
         mine = [name for name in names or () if name.startswith(nodes.prefix(family))]
         return sorted(await self._records(mine), key=lambda record: record.born)
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        return await one_by_one(self, asks)
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         """All names are read, and as many nodes as the page has."""

@@ -11,7 +11,9 @@ import asyncio
 import functools
 import heapq
 import itertools
+import select
 import threading
+import time
 from collections.abc import Callable
 
 from leasehold.rules.clocks import ClockDomain
@@ -49,6 +51,13 @@ class VirtualClock:
             if until is not None and self._now >= until:
                 return event.is_set()
         return True
+
+    def wait_readable(self, files: select.poll, until: float, longest: float) -> list[tuple[int, int]]:
+        last = time.monotonic() + longest
+        while not (found := files.poll(LOOK * 1000)):
+            if self._now >= until or time.monotonic() >= last:
+                break
+        return found
 
     async def wait_async(self, event: asyncio.Event, until: float | None) -> bool:
         if event.is_set():

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from leasehold.errors import StoreUnavailable
-from leasehold.model import Conflict, Guarantees, Keep, Key, Record, Renewal
+from leasehold.model import Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.stores.base import Store
 from leasehold.wires.colour import Colour, Signal
 
@@ -137,11 +138,19 @@ class FaultyStore:
     async def touch(self, holds: Sequence[tuple[Record, float]]) -> list[tuple[Renewal, Record | None]]:
         return await self._through("touch", lambda: self.inner.touch(holds))
 
-    async def watch(self, key: Key, seen: Record | None, until: float) -> None:
-        await self._through("watch", lambda: self.inner.watch(key, seen, until))
+    async def watch(self, key: Key, seen: Record | None, until: float) -> Record | None:
+        return await self._through("watch", lambda: self.inner.watch(key, seen, until))
 
     async def scan(self, family: str) -> list[Record]:
         return await self._through("scan", lambda: self.inner.scan(family))
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        """One after the other, so that each can have its own fault."""
+        found: list[Record | Conflict | list[Record]] = []
+        for ask in asks:
+            verb = "swap" if isinstance(ask, Swap) else "scan"
+            found += await self._through(verb, partial(self.inner.together, [ask]))
+        return found
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         return await self._through("page", lambda: self.inner.page(root, after, limit))

@@ -9,6 +9,8 @@ move time must be able to wake those who wait for it.
 from __future__ import annotations
 
 import functools
+import math
+import select
 import threading
 import time
 import uuid
@@ -44,6 +46,10 @@ class Clock(Protocol):
         """The same on an event loop."""
         ...
 
+    def wait_readable(self, files: select.poll, until: float, longest: float) -> list[tuple[int, int]]:
+        """Block until some files can be read, which are answered; or until `until`, or for `longest` real seconds."""
+        ...
+
 
 class SystemClock:
     """The boot clock of this machine."""
@@ -66,6 +72,10 @@ class SystemClock:
                 return False
             event.wait(min(left, 3600.0))
         return True
+
+    def wait_readable(self, files: select.poll, until: float, longest: float) -> list[tuple[int, int]]:
+        # Rounded up: whoever waits until then looks at the clock, and must not find that it came too early.
+        return files.poll(math.ceil(max(min(until - self.now(), longest), 0.0) * 1000))
 
     async def wait_async(self, event: asyncio.Event, until: float | None) -> bool:
         import asyncio  # noqa: PLC0415  a blocking program never pays for this import

@@ -2,24 +2,27 @@
 
 A store that can tell of changes (Redis pub/sub, PostgreSQL NOTIFY) needs a
 connection that stays open. Its wire supplies the `Line`; the thread here owns it,
-subscribes for whoever waits and wakes them. When the line dies everybody is
-woken, looks again and subscribes anew: a lost message costs a look, and beneath
-every wait lies the timer on the end of the record.
+subscribes for whoever waits and wakes them. A thread that waits alone hears for
+itself: to be called by another would cost it more than all the rest. When the line
+dies everybody is woken, looks again and subscribes anew: a lost message costs a
+look, and beneath every wait lies the timer on the end of the record.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import os
 import select
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol, cast
 
 from leasehold.errors import StoreError, StoreUnavailable
+from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Colour, Signal
 
 # How often a silent line is asked whether it is still there.
@@ -31,10 +34,12 @@ IDLE = 60.0
 # A line that dies young must not be dialled in a circle.
 YOUNG = 1.0
 PAUSE = 0.1
+# How often the thread looks after a line on which nobody needs it.
+REST = 1.0
 
 
 class Line(Protocol):
-    """A connection that hears. Blocking, bounded by timeouts of its own, used by one thread alone."""
+    """A connection that hears. Blocking, bounded by timeouts of its own, used by one thread at a time."""
 
     def connect(self) -> None:
         """Reach the server; raises a StoreError."""
@@ -48,12 +53,17 @@ class Line(Protocol):
         """Subscribe; returns once the server has confirmed."""
         ...
 
-    def unlisten(self, channel: str) -> None:
-        """End a subscription."""
+    def unlisten(self, channels: Collection[str]) -> None:
+        """End subscriptions, in one request where that takes one."""
         ...
 
-    def drain(self) -> set[str]:
-        """The channels on which something was said since the last call. Never blocks."""
+    def drain(self) -> Mapping[str, bytes]:
+        """The channels on which something was said since the last call, each with the last words. Never blocks."""
+        ...
+
+    @property
+    def silence(self) -> float:
+        """How long it may say nothing before it is asked."""
         ...
 
     def ping(self) -> None:
@@ -68,17 +78,27 @@ class Line(Protocol):
 class Ear:
     """One who waits for one channel."""
 
-    __slots__ = ("_listener", "_woken", "channel", "error", "ready")
+    __slots__ = ("_listener", "_woken", "channel", "error", "ready", "relies", "said")
 
     def __init__(self, channel: str, colour: Colour) -> None:
         self.channel: str = channel
         self.ready: Signal = colour.signal()
         self.error: StoreError | None = None
+        # The words that woke it; empty for most, and where the line died.
+        self.said: bytes = b""
+        # Whether somebody else has to hear for it.
+        self.relies: bool = colour.name == "asyncio"
         self._woken = colour.signal()
         self._listener: _Listener | None = None
 
+    async def prepare(self) -> None:
+        """Wait for the subscription, or for the error that prevents it. The line's own timeouts bound it."""
+        self._hear_alone(self.ready, math.inf)
+        await self.ready.wait()
+
     async def wait(self, until: float) -> bool:
         """True once something was said, or the line died; False when `until` came first."""
+        self._hear_alone(self._woken, until)
         return await self._woken.wait(until)
 
     def leave(self) -> None:
@@ -90,8 +110,13 @@ class Ear:
         self._listener = listener
         return listener.add(self)
 
-    def wake(self) -> None:
+    def wake(self, said: bytes = b"") -> None:
+        self.said = said
         self._woken.set()
+
+    def _hear_alone(self, sign: Signal, until: float) -> None:
+        if self._listener is not None and not self.relies and not sign.is_set():
+            self._listener.hear_for(self, sign, until)
 
 
 class Ears:
@@ -109,12 +134,12 @@ class Ears:
         ear = Ear(channel, self._colour)
         with self._lock:
             if self._listener is None or not ear.join(self._listener):
-                self._listener = _Listener(self._make_line(), hurt=self._listener is not None and self._listener.hurt)
+                hurt = self._listener is not None and self._listener.hurt
+                self._listener = _Listener(self._make_line(), self._colour.clock, hurt=hurt)
                 ear.join(self._listener)
                 self._listener.start()
         try:
-            # Without a limit: the line's own timeouts bound it, and a failure is an answer too.
-            await ear.ready.wait()
+            await ear.prepare()
         except BaseException:
             ear.leave()
             raise
@@ -139,19 +164,30 @@ class Ears:
 
 
 class _Listener(threading.Thread):
-    """The thread of one line, from its connection to its end. It never dials twice."""
+    """The thread of one line, from its connection to its end. It never dials twice.
 
-    def __init__(self, line: Line, *, hurt: bool) -> None:
+    Whoever has `_reading` uses the line: the thread while somebody relies on it, or one who waits and hears for itself.
+    """
+
+    def __init__(self, line: Line, clock: Clock, *, hurt: bool) -> None:
         super().__init__(name="leasehold-ears", daemon=True)
         self.line: Line = line
         self.hurt: bool = hurt
+        self._clock = clock
         self._lock = threading.Lock()
+        # The thread's, until it has connected.
+        self._reading = threading.Lock()
+        self._reading.acquire()
+        self._needed = threading.Event()
         self._ears: dict[str, set[Ear]] = {}
         self._listening: set[str] = set()
         self._ended = False
+        self._born = self._used = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
+        self._something = select.poll()
+        self._something.register(self._woken.fileno(), select.POLLIN)
 
     # From any thread: plain code.
 
@@ -160,11 +196,15 @@ class _Listener(threading.Thread):
         with self._lock:
             if self._ended:
                 return False
+            self._used = time.monotonic()
+            # A line that has to be asked is not, while nobody waits.
+            ear.relies |= self.line.silence < REST
+            is_first = not self._ears
             self._ears.setdefault(ear.channel, set()).add(ear)
             if ear.channel in self._listening:
                 ear.ready.set()
-            else:
-                self._poke()
+            if ear.relies and (is_first or ear.channel not in self._listening):
+                self._call()
         return True
 
     def remove(self, ear: Ear) -> None:
@@ -180,7 +220,7 @@ class _Listener(threading.Thread):
         with self._lock:
             if not self._ended:
                 self._ended = True
-                self._poke()
+                self._call()
             waiting = [ear for ears in self._ears.values() for ear in ears]
             self._ears.clear()
         for ear in waiting:
@@ -189,61 +229,116 @@ class _Listener(threading.Thread):
                 ear.ready.set()
             ear.wake()
 
-    def _poke(self) -> None:
+    def hear_for(self, ear: Ear, sign: Signal, until: float) -> None:
+        """In the thread of one who waits: hear, until its sign is given, or `until`, or others rely on being called.
+
+        Whoever cannot relies on the thread from now on.
+        """
+        alone = self._reading.acquire(blocking=False)
+        if alone:
+            try:
+                self._hear_alone(sign, until)
+            except BaseException as error:
+                # In the middle of a request, perhaps: nobody knows what the line would say next.
+                self._fail(error)
+                if not isinstance(error, Exception):
+                    raise
+            finally:
+                self._reading.release()
+        with self._lock:
+            if not (sign.is_set() or self._ended) and self._clock.now() < until:
+                ear.relies = True
+                self._call()
+
+    def _hear_alone(self, sign: Signal, until: float) -> None:
+        self._catch_up()
+        while not (sign.is_set() or self._ended or self._is_needed()) and self._clock.now() < until:
+            self._await(until)
+
+    def _is_needed(self) -> bool:
+        with self._lock:
+            return any(ear.relies for ears in self._ears.values() for ear in ears)
+
+    def _call(self) -> None:
+        """Have whoever hears look up. The caller has the lock."""
+        self._needed.set()
         try:
             self._waker.send(b".")
         except BlockingIOError:
-            return  # so many pokes are waiting already that one more says nothing
+            return  # so many calls are waiting already that one more says nothing
 
     # The thread.
 
     def run(self) -> None:
-        born = time.monotonic()
         if self.hurt:
             time.sleep(PAUSE)
         self.hurt = False
         try:
-            self.line.connect()
-            self._hear()
-        except StoreError as error:
-            self.hurt = time.monotonic() - born < YOUNG
-            self.end(error)
-        except Exception as error:  # noqa: BLE001  whoever waits must be told, whatever it was
-            self.hurt = True
-            self.end(StoreUnavailable(f"listening for changes failed: {error!r}", applied=False))
+            try:
+                self.line.connect()
+                self._something.register(self.line.fileno(), select.POLLIN)
+            finally:
+                self._reading.release()
+            self._serve()
+        except BaseException as error:  # noqa: BLE001  whoever waits must be told, whatever it was
+            self._fail(error)
         finally:
-            self.line.close()
-            # Whoever pokes holds the lock, and does not poke what has ended.
+            with self._reading:
+                self.line.close()
+            # Whoever calls holds the lock, and does not call what has ended.
             with self._lock:
                 self._ended = True
                 self._woken.close()
                 self._waker.close()
 
-    def _hear(self) -> None:
-        something = select.poll()
-        something.register(self.line.fileno(), select.POLLIN)
-        something.register(self._woken.fileno(), select.POLLIN)
-        idle_since = time.monotonic()
+    def _fail(self, error: BaseException) -> None:
+        known = isinstance(error, StoreError)
+        self.hurt = not known or time.monotonic() - self._born < YOUNG
+        told = StoreUnavailable(f"listening for changes failed: {error!r}", applied=False)
+        self.end(cast("StoreError", error) if known else told)
+
+    def _serve(self) -> None:
         while not self._ended:
-            self._subscribe()
-            self._tell(self.line.drain())
-            if not something.poll(HEARTBEAT * 1000):
-                self.line.ping()
-                self._tell(self.line.drain())
-            self._swallow_pokes()
-            if self._ears:
-                idle_since = time.monotonic()
-            elif time.monotonic() - idle_since > IDLE:
+            self._needed.clear()
+            if self._is_needed():
+                with self._reading:
+                    self._catch_up()
+                    if self._is_needed():
+                        self._await(math.inf)
+            elif not self._needed.wait(REST) and self._reading.acquire(blocking=False):
+                try:
+                    # What nobody waits for must not pile up.
+                    self._catch_up()
+                finally:
+                    self._reading.release()
+            if not self._ears and time.monotonic() - self._used > IDLE:
                 self._end_if_idle()
+
+    # The line: by whoever has `_reading`.
+
+    def _await(self, until: float) -> None:
+        """Sleep until something is said, somebody comes, or at `until`; pass on what was said."""
+        ready = self._clock.wait_readable(self._something, until, self.line.silence)
+        if any(file == self._woken.fileno() for file, _ in ready):
+            self._swallow_calls()
+        if not ready and self._clock.now() < until:
+            self.line.ping()
+        self._tell(self.line.drain())
+
+    def _catch_up(self) -> None:
+        """Subscribe to what is wanted, and pass on what was said meanwhile."""
+        self._subscribe()
+        self._tell(self.line.drain())
 
     def _subscribe(self) -> None:
         with self._lock:
             missing = self._ears.keys() - self._listening
-            spare = self._listening - self._ears.keys()
-            surplus = list(spare)[SPARE:]
+            spare = len(self._listening) - len(self._ears) + len(missing)
+            # Many at a time: each would be a request.
+            surplus = list(self._listening - self._ears.keys())[SPARE:] if spare > 2 * SPARE else []
             self._listening.difference_update(surplus)
-        for channel in surplus:
-            self.line.unlisten(channel)
+        if surplus:
+            self.line.unlisten(surplus)
         for channel in missing:
             self.line.listen(channel)
             with self._lock:
@@ -252,15 +347,16 @@ class _Listener(threading.Thread):
             for ear in waiting:
                 ear.ready.set()
 
-    def _tell(self, channels: set[str]) -> None:
-        if not channels:
+    def _tell(self, news: Mapping[str, bytes]) -> None:
+        if not news:
             return
         with self._lock:
-            waiting = [ear for channel in channels for ear in self._ears.get(channel, ())]
-        for ear in waiting:
-            ear.wake()
+            # Each is woken once: from here on nobody has to hear for it.
+            waiting = [(ear, said) for channel, said in news.items() for ear in self._ears.pop(channel, ())]
+        for ear, said in waiting:
+            ear.wake(said)
 
-    def _swallow_pokes(self) -> None:
+    def _swallow_calls(self) -> None:
         try:
             while self._woken.recv(1024):
                 pass

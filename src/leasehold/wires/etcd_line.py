@@ -11,12 +11,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from leasehold.errors import StoreError
 from leasehold.rules import etcd_messages as messages
 from leasehold.rules.etcd_messages import Told
+from leasehold.wires.ears import HEARTBEAT
 from leasehold.wires.etcd import EtcdWire
 from leasehold.wires.etcd_errors import DEADLINE, UNAVAILABLE, Said, call_error
 from leasehold.wires.etcd_link import grpc
@@ -24,6 +25,8 @@ from leasehold.wires.etcd_link import grpc
 
 class EtcdLine:
     """A `Line`. Blocking also under asyncio: it has threads of its own."""
+
+    silence: float = HEARTBEAT
 
     def __init__(self, wire: EtcdWire) -> None:
         self._wire = wire
@@ -64,16 +67,17 @@ class EtcdLine:
             finally:
                 self._readable.setblocking(False)
 
-    def unlisten(self, channel: str) -> None:
-        number = self._numbers.pop(channel)
-        del self._channels[number]
-        self._asks.put(messages.unwatch(number))
+    def unlisten(self, channels: Collection[str]) -> None:
+        for channel in channels:
+            number = self._numbers.pop(channel)
+            del self._channels[number]
+            self._asks.put(messages.unwatch(number))
 
-    def drain(self) -> set[str]:
+    def drain(self) -> dict[str, bytes]:
         self._swallow()
         self._settle(0)
         news, self._news = self._news, set()
-        return news
+        return dict.fromkeys(news, b"")
 
     def ping(self) -> None:
         """Nothing to ask: gRPC itself notices a peer that is gone, and a silent one costs no more than a look."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import select
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import h11
 import msgspec
 
 from leasehold.errors import StoreUnavailable
+from leasehold.wires.ears import HEARTBEAT
 from leasehold.wires.kubernetes import OK, KubernetesWire, place_of, request_of, target
 from leasehold.wires.kubernetes_errors import GONE, UNAUTHORIZED, wire_error
 from leasehold.wires.kubernetes_http import CHUNK, Answer, SocketLink
@@ -30,6 +31,8 @@ T = TypeVar("T")
 
 class KubernetesLine:
     """A `Line`. Blocking also under asyncio: it has a thread of its own. `newest` is a revision to begin at."""
+
+    silence: float = HEARTBEAT
 
     def __init__(self, wire: KubernetesWire, newest: Callable[[], int]) -> None:
         self._wire = wire
@@ -46,17 +49,17 @@ class KubernetesLine:
     def listen(self, channel: str) -> None:
         self._begin(channel, self._newest())
 
-    def unlisten(self, channel: str) -> None:
-        for watch in [watch for watch in self._watches.values() if watch.name == channel]:
+    def unlisten(self, channels: Collection[str]) -> None:
+        for watch in [watch for watch in self._watches.values() if watch.name in channels]:
             self._end(watch)
 
-    def drain(self) -> set[str]:
-        said: set[str] = set()
+    def drain(self) -> dict[str, bytes]:
+        said: dict[str, bytes] = {}
         while self._watches and (ready := self._ready.poll(0)):
             for number, _ in ready:
                 watch = self._watches[number]
                 if self._bounded(watch.hear):
-                    said.add(watch.name)
+                    said[watch.name] = b""
                 if watch.is_over:
                     self._end(watch)
                     self._begin(watch.name, watch.since)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import secrets
 import select
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 
 from leasehold.errors import StoreUnavailable
 from leasehold.wires.colour import Colour
+from leasehold.wires.ears import HEARTBEAT
 from leasehold.wires.pool import Pool, ThreadGate
 from leasehold.wires.postgres_errors import lost, too_late
-from leasehold.wires.postgres_link import TEXT, Facts, Link, Row, Statement, dial
+from leasehold.wires.postgres_link import TEXT, Answer, Ask, Exchange, Facts, Link, Row, Statement, dial
 from leasehold.wires.postgres_url import PostgresConfig
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # How long a message from one connection to another may take before we believe that none comes.
 ARRIVAL = 0.5
+
+T = TypeVar("T")
 
 _NOTIFY = Statement(b"", b"SELECT pg_notify($1::text, '')", (TEXT,))
 _SESSION = Statement(b"", b"SELECT pg_backend_pid()", ())
@@ -58,17 +61,24 @@ class PostgresWire:
 
     async def ask(self, statement: Statement, params: Sequence[bytes | None]) -> list[Row]:
         """The rows of one statement: one request, one transaction, answered within the timeout or not at all."""
+        return await self._request(lambda link: link.send(statement, params), lambda link, found: link.rows(found))
+
+    async def ask_all(self, asks: Sequence[Ask]) -> list[list[Row]]:
+        """The rows of several statements, in order: one request and one transaction all the same."""
+        return await self._request(lambda link: link.send_all(asks), lambda link, found: link.all_rows(found))
+
+    async def _request(self, send: Callable[[Link], Exchange], read: Callable[[Link, list[Answer]], T]) -> T:
         link = await self._take()
         answered = False
         try:
             until = time.monotonic() + self.config.timeout
-            exchange = link.send(statement, params)
+            exchange = send(link)
             if self._looped is None:
                 answers = link.drive(exchange, until)
             else:
                 answers = await self._looped.drive(exchange, link.fileno, until)
             answered = True
-            return link.rows(answers)
+            return read(link, answers)
         except TimeoutError as error:
             raise too_late(self.config.place, self.config.timeout) from error
         except psycopg.Error as error:
@@ -147,6 +157,8 @@ _DEAF: set[str] = set()
 class PostgresLine:
     """The connection of `wires/ears.py` that listens. Its session must be its own."""
 
+    silence: float = HEARTBEAT
+
     def __init__(self, config: PostgresConfig) -> None:
         self._config = config
         self._link: Link | None = None
@@ -161,11 +173,13 @@ class PostgresLine:
         # And a sign that somebody listens, for which it waits until writes under way are visible.
         self.say(f'LISTEN "{channel}"; SELECT {self._config.schema}.hear({_bucket(channel)})')
 
-    def unlisten(self, channel: str) -> None:
-        self.say(f'UNLISTEN "{channel}"; SELECT {self._config.schema}.unhear({_bucket(channel)})')
+    def unlisten(self, channels: Collection[str]) -> None:
+        # Together they are one transaction.
+        ends = (f'UNLISTEN "{each}"; SELECT {self._config.schema}.unhear({_bucket(each)})' for each in channels)
+        self.say("; ".join(ends))
 
-    def drain(self) -> set[str]:
-        return self._connected().heard()
+    def drain(self) -> dict[str, bytes]:
+        return dict.fromkeys(self._connected().heard(), b"")
 
     def ping(self) -> None:
         self.say("SELECT 1")

@@ -31,7 +31,8 @@ OLDEST = 13
 Column = bytes | None
 Row = tuple[Column, ...]
 # Yields what it waits for on the socket, is sent what became ready, returns the answers.
-Exchange = Generator[int, int, list[pq.abc.PGresult]]
+Answer = pq.abc.PGresult
+Exchange = Generator[int, int, list[Answer]]
 
 _GOOD = {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.PIPELINE_SYNC}
 
@@ -42,6 +43,9 @@ class Statement(NamedTuple):
     name: bytes
     sql: bytes
     formats: tuple[int, ...]
+
+
+Ask = tuple[Statement, Sequence[bytes | None]]
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -90,20 +94,37 @@ class Link:
 
     def send(self, statement: Statement, params: Sequence[bytes | None]) -> Exchange:
         """Begin a request; whoever drives the exchange to its end gets the answer for `rows`."""
+        self._say(statement, params)
+        return _exchange(self._pgconn)
+
+    def send_all(self, asks: Sequence[Ask]) -> Exchange:
+        """Begin several at once: one flight and one transaction. The answers are for `all_rows`."""
+        self._pgconn.enter_pipeline_mode()
+        for statement, params in asks:
+            self._say(statement, params)
+        self._pgconn.pipeline_sync()
+        return _until_synced(self._pgconn)
+
+    def _say(self, statement: Statement, params: Sequence[bytes | None]) -> None:
         if statement.name in self._prepared:
             self._pgconn.send_query_prepared(statement.name, params, statement.formats, BINARY)
         else:
             self._pgconn.send_query_params(statement.sql, params, None, statement.formats, BINARY)
-        return _exchange(self._pgconn)
 
     def rows(self, answers: Sequence[pq.abc.PGresult]) -> list[Row]:
         """The rows of the last answer, or the error that came instead."""
         for answer in answers:
             if answer.status not in _GOOD:
                 raise self._error(answer)
-        last = answers[-1]
-        columns = range(last.nfields)
-        return [tuple(last.get_value(row, column) for column in columns) for row in range(last.ntuples)]
+        return _rows(answers[-1])
+
+    def all_rows(self, answers: Sequence[pq.abc.PGresult]) -> list[list[Row]]:
+        """The rows of each, or the first error that came instead."""
+        if self._pgconn.status == pq.ConnStatus.OK:
+            self._pgconn.exit_pipeline_mode()
+        # The last one only says that these were all.
+        self.rows(answers)
+        return [_rows(answer) for answer in answers[:-1]]
 
     def drive(self, exchange: Exchange, until: float) -> list[pq.abc.PGresult]:
         """The answers, blocking this thread until `until` at most: then a TimeoutError."""
@@ -263,6 +284,11 @@ def check_facts(place: str, facts: Facts) -> None:
 
 
 # The exchange.
+
+
+def _rows(answer: pq.abc.PGresult) -> list[Row]:
+    columns = range(answer.nfields)
+    return [tuple(answer.get_value(row, column) for column in columns) for row in range(answer.ntuples)]
 
 
 def _wait(socket: select.poll, until: float) -> int:

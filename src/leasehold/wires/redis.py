@@ -41,11 +41,15 @@ class Script:
 
 
 class Call(NamedTuple):
-    """A script to run on the keys of a bucket. One that writes answers with a 1 in front if it did."""
+    """A script to run on the keys of a bucket. One that writes answers with a 1 in front if it did.
+
+    `tells`: somebody waits to be told of it, who is in a greater hurry than we are.
+    """
 
     script: Script
     bucket: int
     arguments: tuple[bytes | str | int, ...]
+    tells: bool = False
 
 
 class _Errand(NamedTuple):
@@ -149,10 +153,13 @@ class RedisWire:
         wait = self.config.wait and any(errand.call.script.writes for errand in errands)
         if wait:
             commands.append(("WAIT", self.config.wait, round(self._timeout * CONFIRM * 1000)))
+        # Redis writes last to whom it owed an answer first: that we are, if it owes us one for this.
+        first: list[Command] = [("PING",)] if any(errand.call.tells for errand in errands) else []
         try:
-            replies = await self._flight(node, pack(commands), len(commands))
+            replies = await self._flight(node, pack([*first, *commands]), len(first) + len(commands))
         except StoreError as error:
             return [error] * len(errands)
+        replies = replies[len(first) :]
         confirmed = replies.pop() if wait else 0
         if len(replies) > len(errands):
             # The +OK of each ASKING stands before its answer.
@@ -167,7 +174,7 @@ class RedisWire:
         yield self._run(errand.call, unknown=errand.unknown)
 
     def _run(self, call: Call, *, unknown: bool = False) -> Command:
-        script, bucket, arguments = call
+        script, bucket, arguments, _ = call
         if unknown:
             return (b"EVAL", script.source, b"2", *self._keys[bucket], *arguments)
         return (b"EVALSHA", script.digest, b"2", *self._keys[bucket], *arguments)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast
 
 import hiredis
 
 from leasehold.errors import StoreUnavailable
 from leasehold.wires.colour import drive
+from leasehold.wires.ears import HEARTBEAT
 from leasehold.wires.link import SocketLink
 from leasehold.wires.redis_errors import reply_error, wire_error
 from leasehold.wires.redis_finder import Finder
@@ -21,11 +22,13 @@ T = TypeVar("T")
 class RedisLine:
     """A `Line`. Blocking also under asyncio: it has a thread of its own."""
 
+    silence: float = HEARTBEAT
+
     def __init__(self, config: RedisConfig, timeout: float) -> None:
         self._config = config
         self._timeout = timeout
         self._link: SocketLink | None = None
-        self._said: set[str] = set()
+        self._said: dict[str, bytes] = {}
 
     def connect(self) -> None:
         finder = Finder(self._config, BlockingSide(), tls_context(self._config), self._timeout)
@@ -37,19 +40,19 @@ class RedisLine:
     def listen(self, channel: str) -> None:
         self._ask(("SUBSCRIBE", channel), b"subscribe")
 
-    def unlisten(self, channel: str) -> None:
-        self._ask(("UNSUBSCRIBE", channel), b"unsubscribe")
+    def unlisten(self, channels: Collection[str]) -> None:
+        self._ask(("UNSUBSCRIBE", *channels), b"unsubscribe", len(channels))
 
     def ping(self) -> None:
         self._ask(("PING",), b"pong")
 
-    def drain(self) -> set[str]:
+    def drain(self) -> dict[str, bytes]:
         # TLS may have decrypted more than the socket shows: read until nothing is ready.
         link = self._talking
         while link.is_readable():
             for reply in self._bounded(link.read):
                 self._hear(reply)
-        said, self._said = self._said, set()
+        said, self._said = self._said, {}
         return said
 
     def close(self) -> None:
@@ -62,22 +65,23 @@ class RedisLine:
             raise StoreUnavailable("the connection for messages is not open", applied=False)
         return self._link
 
-    def _ask(self, command: Command, answer: bytes) -> None:
-        """Send, and read until the answer comes; what is said before it is kept."""
+    def _ask(self, command: Command, answer: bytes, times: int = 1) -> None:
+        """Send, and read until the answer has come so many times; what is said before it is kept."""
         link = self._talking
         self._bounded(lambda: link.send(pack([command])))
-        answered = False
-        while not answered:
+        while times > 0:
             for reply in self._bounded(link.read):
                 self._hear(reply)
                 # Without a subscription, PING is answered as usual: by a word.
-                answered |= (reply[0] if isinstance(reply, list) else reply.lower()) == answer
+                times -= (reply[0] if isinstance(reply, list) else reply.lower()) == answer
 
     def _hear(self, reply: Any) -> None:
         if isinstance(reply, hiredis.ReplyError):
             raise reply_error(str(self._talking.address), reply)
         if reply[0] == b"message":
-            self._said.add(reply[1].decode())
+            channel = reply[1].decode()
+            # Most say nothing but that something has changed; what was said before that still counts.
+            self._said[channel] = reply[2] or self._said.get(channel, b"")
 
     def _bounded(self, work: Callable[[], T]) -> T:
         try:

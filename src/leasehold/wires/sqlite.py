@@ -57,6 +57,7 @@ class SqliteWire:
         self._timeout = timeout
         self._colour = colour
         self._turn = threading.Condition(threading.Lock())
+        self._writing = threading.Lock()
         self._idle: list[_Link] = []
         self._busy = 0
         self._closed = self._forking = False
@@ -80,11 +81,19 @@ class SqliteWire:
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
         """What `work` returns, once all it did is committed; an exception leaves nothing behind."""
-        return await self._colour.call(lambda: self._run(_Link.write, work))
+        return await self._colour.call(lambda: self._write(work))
 
-    async def stamp(self) -> tuple[int, int, int]:
+    def read_now(self, work: Callable[[apsw.Connection], T]) -> T:
+        """The same, for a thread that may block."""
+        return self._run(_Link.read, work)
+
+    def stamp_now(self) -> tuple[int, int, int]:
         """Changes, sooner or later, after any commit. Costs one system call."""
-        return await self._colour.call(self._stamp)
+        try:
+            log = os.stat(self.path + "-wal")
+        except OSError:
+            return (0, 0, 0)
+        return (log.st_mtime_ns, log.st_size, log.st_ino)
 
     async def close(self) -> None:
         """Close what is idle; what is in use closes when it comes back."""
@@ -92,10 +101,27 @@ class SqliteWire:
 
     # One call.
 
+    def _write(self, work: Callable[[apsw.Connection], T]) -> T:
+        """One at a time: who waits for the file must look for it again and again, and one of a process is enough."""
+        until = time.monotonic() + self._timeout
+        if not self._writing.acquire(timeout=self._timeout):
+            raise StoreUnavailable(
+                f"other threads of this process wrote to {one_line(self.path)} for {self._timeout:g} s; "
+                "use fewer at once, or a longer timeout",
+                applied=False,
+            )
+        try:
+            return self._run(_Link.write, work, until)
+        finally:
+            self._writing.release()
+
     def _run(
-        self, verb: Callable[[_Link, Callable[[apsw.Connection], T]], T], work: Callable[[apsw.Connection], T]
+        self,
+        verb: Callable[[_Link, Callable[[apsw.Connection], T]], T],
+        work: Callable[[apsw.Connection], T],
+        until: float | None = None,
     ) -> T:
-        link = self._take(time.monotonic() + self._timeout)
+        link = self._take(until or time.monotonic() + self._timeout)
         # After any error the connection closes: one in an unknown state helps nobody.
         keep = False
         try:
@@ -201,13 +227,6 @@ class SqliteWire:
             self._closed = True
             self._drop_idle()
 
-    def _stamp(self) -> tuple[int, int, int]:
-        try:
-            log = os.stat(self.path + "-wal")
-        except OSError:
-            return (0, 0, 0)
-        return (log.st_mtime_ns, log.st_size, log.st_ino)
-
     def before_fork(self) -> None:
         """Close every connection: SQLite's own state must not be copied into a child."""
         self._turn.acquire()
@@ -227,6 +246,7 @@ class SqliteWire:
     def after_fork_in_child(self) -> None:
         """Start with nothing: no connection, and nobody in the middle of a call."""
         self._turn = threading.Condition(threading.Lock())
+        self._writing = threading.Lock()
         self._idle = []
         self._busy = 0
         self._forking = False

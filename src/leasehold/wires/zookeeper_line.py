@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from leasehold.errors import StoreUnavailable
 from leasehold.wires.colour import drive
+from leasehold.wires.ears import HEARTBEAT
 from leasehold.wires.link import SocketLink
 from leasehold.wires.zookeeper import TROUBLE, ZooKeeperWire
 from leasehold.wires.zookeeper_errors import reply_error, wire_error
@@ -37,6 +38,8 @@ TIMEOUT = 30.0
 
 class ZooKeeperLine:
     """A connection that hears, used by the one thread of the ears in both colours."""
+
+    silence: float = HEARTBEAT
 
     def __init__(self, wire: ZooKeeperWire) -> None:
         self._wire = wire
@@ -70,14 +73,14 @@ class ZooKeeperLine:
         self._watch(channel)
         self._read_until(lambda: channel not in self._asked)
 
-    def unlisten(self, channel: str) -> None:
-        self._wanted.discard(channel)
+    def unlisten(self, channels: Collection[str]) -> None:
+        self._wanted.difference_update(channels)
 
-    def drain(self) -> set[str]:
+    def drain(self) -> dict[str, bytes]:
         while self._open.is_readable():
             self._read()
         said, self._said = self._said, set()
-        return said
+        return dict.fromkeys(said, b"")
 
     def ping(self) -> None:
         self._pinged = False

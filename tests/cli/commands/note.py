@@ -43,6 +43,8 @@ if "group" in how:
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(number) is not signal.SIG_IGN:
         signal.signal(number, heard)
+# Before its start is noted: whoever has seen that looks for the beat.
+os.pwrite(beat, now().encode(), 0)
 note("start")
 # Never for long, should a test have failed to end it.
 tired = time.monotonic() + 120

@@ -1,10 +1,40 @@
--- ARGV: name, expected revision ("" for none), ttl in microseconds or "-" or "keep", value (none deletes).
+-- ARGV: name, expected revision ("" for none), ttl in microseconds or "-" or "keep", how the names of heirs begin and a
+-- name that goes along ("" for none), value (none deletes). What is deleted is followed by the first born of its heirs,
+-- of which the watchers of both names are told.
 -- Answers {1, revision, born, ttl, left} once written, {1} once deleted, {0, text, left} if it found something else.
-local name, expect, ttl, value = unpack(ARGV)
+local name, expect, ttl, heirs, other, value = unpack(ARGV)
+
+-- The live record that was born first of those whose names begin so.
+local function first_born(start)
+  local first
+  local names = redis.call('ZRANGEBYLEX', KEYS[2], '[' .. start, '(' .. start .. '\255')
+  -- Some at a time: Lua cannot pass very many arguments.
+  for place = 1, #names, 1000 do
+    for _, text in ipairs(redis.call('HMGET', KEYS[1], unpack(names, place, math.min(place + 999, #names)))) do
+      local one = read(text)
+      if one and (not first or tonumber(one.born) < tonumber(first.born)) then
+        first = one
+      end
+    end
+  end
+  return first
+end
+
 local text, counter = unpack(redis.call('HMGET', KEYS[1], name, ''))
 local found = read(text)
 if (found and found.revision or '') ~= expect then
   return tell({0}, found)
+end
+local heir
+if found and heirs ~= '' then
+  if other ~= '' then
+    redis.call('HDEL', KEYS[1], other)
+    redis.call('ZREM', KEYS[2], other)
+  end
+  heir = first_born(heirs)
+end
+if heir then
+  value, ttl = string.sub(heir.text, heir.start), heir.ttl
 end
 if not value then
   if found then
@@ -12,6 +42,9 @@ if not value then
     redis.call('HDEL', KEYS[1], name)
     redis.call('ZREM', KEYS[2], name)
     redis.call('PUBLISH', 'leasehold:' .. name, '')
+    if other ~= '' then
+      redis.call('PUBLISH', 'leasehold:' .. other, '')
+    end
   end
   return {1}
 end
@@ -39,8 +72,17 @@ else
   ttl = '-'
 end
 local number = whole(revision)
-local born = found and found.born or number
-redis.call('HSET', KEYS[1], '', number, name, table.concat({number, born, ttl, ends, value}, ' '))
+local born = found and not heir and found.born or number
+local written = table.concat({number, born, ttl, ends, value}, ' ')
+redis.call('HSET', KEYS[1], '', number, name, written)
+if heir then
+  local words = #name .. ' ' .. name .. written
+  redis.call('PUBLISH', 'leasehold:' .. name, words)
+  if other ~= '' then
+    redis.call('PUBLISH', 'leasehold:' .. other, words)
+  end
+  return {1}
+end
 redis.call('PUBLISH', 'leasehold:' .. name, '')
 
 -- Now and then look at some names, two for each new one: what nobody released never outnumbers what lives.

@@ -25,6 +25,7 @@ from leasehold.engine.events import Event
 from leasehold.engine.looped import LoopedRuntime
 from leasehold.engine.runtime import Runtime
 from leasehold.rules.names import Names
+from leasehold.rules.tokens import PASSES
 from leasehold.stores.base import Store
 from leasehold.testing.clock import VirtualClock
 from leasehold.testing.faults import FaultyStore
@@ -78,6 +79,7 @@ class Person:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self.gone: threading.Event = threading.Event()
         if loop is None:
             threading.Thread(target=self._live, daemon=True).start()
         else:
@@ -112,6 +114,7 @@ class Person:
                 done.set_result(job())
             except BaseException as error:  # noqa: BLE001  the one who asked gets it
                 done.set_exception(error)
+        self.gone.set()
 
     async def _live_async(self) -> None:
         while (item := await self._inbox.get()) is not None:
@@ -121,6 +124,7 @@ class Person:
                 done.set_result(await answer if isinstance(answer, Awaitable) else answer)
             except BaseException as error:  # noqa: BLE001  the one who asked gets it
                 done.set_exception(error)
+        self.gone.set()
 
 
 class LeaseFace:
@@ -192,6 +196,21 @@ class Client:
 
         return self.person.do(blocking if isinstance(hold, client.Hold) else looped)
 
+    def within_all(self, scopes: Any, body: Callable[[Any], Any], **options: Any) -> Any:
+        """What `body` returns inside `hold_all`. It runs as the holder, as in `within`."""
+        self._arena.used.add("Locks.hold_all")
+        hold: Any = self.locks.hold_all(scopes, **options)
+
+        def blocking() -> Any:
+            with hold as leases:
+                return body(leases)
+
+        async def looped() -> Any:
+            async with hold as leases:
+                return body(leases)
+
+        return self.person.do(blocking if isinstance(hold, client.HoldAll) else looped)
+
     def face(self, lease: client.Lease | aio.Lease) -> LeaseFace:
         """A lease that came out of a future."""
         return LeaseFace(lease, self.person, self._arena)
@@ -245,6 +264,7 @@ class Arena:
         prefix: str | None = None,
         tenant: str | None = None,
         timeout: float = 5.0,
+        local_passes: int = PASSES - 1,
         change: Callable[[FaultyStore], Store] | None = None,
     ) -> Client:
         """A new client of the arena's store, with faults to be had at `client.store`."""
@@ -262,6 +282,7 @@ class Arena:
                 holder=holder,
                 timeout=timeout,
                 observers=[seen.append],
+                local_passes=local_passes,
             )
             made = Client(self, client.Locks(engine) if self.loop is None else aio.Locks(engine), store, person)
             made.events = seen
@@ -308,8 +329,8 @@ class Arena:
             if time.monotonic() > end:
                 raise AssertionError(f"still not so after {PATIENCE:g} s")
             if isinstance(self.world.clock, VirtualClock):
-                # Pollers move only with the clock; so little of a ttl is not noticed.
-                self.world.elapse(0.002)
+                # Pollers move only with the clock. No quicker than real time, in which the heartbeat has to keep up.
+                self.world.elapse(0.001)
             time.sleep(0.001)
 
     def live(self, lease: LeaseFace, seconds: float) -> None:
@@ -322,11 +343,14 @@ class Arena:
         """End everybody and everything."""
         for one in self._clients:
             one.store.up()
-            one.person.do(one.locks.close)
+            # Not by the client's own person, who may still be waiting for a lease.
+            self.person().do(one.locks.close)
         for bare in self._stores:
             bare.close()
         for person in self._people:
             person.leave()
+        # Whoever was still pausing goes on with the clock, and finds the client closed.
+        self.eventually(lambda: all(person.gone.is_set() for person in self._people))
         if self.loop is not None:
             _stop_loop(self.loop)
         self.world.close()

@@ -9,6 +9,7 @@ import pytest
 from leasehold.engine import events
 from leasehold.errors import AcquireTimeout, AlreadyHeld, InvalidInput, LeaseLost
 from leasehold.model import Renewal
+from leasehold.rules.line import ticket_ttl
 from leasehold.testing.conformance.arena import Arena, LeaseFace
 from leasehold.testing.conformance.exercise import exercises
 
@@ -158,11 +159,14 @@ class ClientLaws:
     def test_waiting_ends_when_wait_is_over(self, arena: Arena) -> None:
         ada, bob = arena.client("ada"), arena.client("bob")
         lease = ada.acquire("job", ttl=arena.ttl)
-        waiting = bob.begin("acquire", "job", ttl=arena.ttl, wait=0.3 * arena.ttl)
+        # So little that nothing has to be renewed meanwhile.
+        short = 0.2 * min(ticket_ttl(bob.store.guarantees), arena.ttl)
+        waiting = bob.begin("acquire", "job", ttl=arena.ttl, wait=short)
         arena.eventually(lambda: any(isinstance(event, events.Busy) for event in bob.events))
-        arena.live(lease, 0.4 * arena.ttl)
+        arena.elapse(1.2 * short)
         arena.eventually(waiting.done)
         assert isinstance(waiting.exception(), AcquireTimeout)
+        assert lease.held
 
     # `with`.
 
