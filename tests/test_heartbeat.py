@@ -104,6 +104,32 @@ def test_a_renewal_and_a_release_of_one_lease_never_race(scene: Scene) -> None:
     eventually(lambda: done == [True])
 
 
+def test_a_renewal_that_waited_for_a_beat_that_met_a_revocation_prolongs_nothing(scene: Scene) -> None:
+    lease = scene.locks.acquire("job", ttl=TTL)
+    thaw = scene.runtime.signal()
+
+    async def late(_store: FaultyStore, call: Call) -> object:
+        await thaw.wait()
+        return await call()
+
+    scene.store.plan("touch", late)
+    scene.clock.advance(TTL / 2)
+    eventually(lambda: scene.store.calls["touch"])
+    answers: list[Renewal] = []
+
+    async def renew() -> None:
+        answers.append(await scene.engine.renew(lease._grant))
+
+    scene.runtime.spawn(renew(), "renew")
+    eventually(lambda: lease._grant.idle is not None)
+    scene.locks.break_lease("job", reason="stuck")
+    thaw.set()
+    eventually(lambda: answers == [Renewal.LOST])
+    left = drive(scene.store.load(lease._grant.key)).left
+    assert left == TTL / 2
+    assert "stuck" in lease.why_lost()
+
+
 def test_our_own_write_whose_reply_was_lost_is_found_again(scene: Scene) -> None:
     """On stores where a renewal moves the revision: the next touch answers LOST with our own secret."""
     lease = scene.locks.acquire("job", ttl=TTL)

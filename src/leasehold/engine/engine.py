@@ -161,6 +161,10 @@ class Engine:
         if grant.loss() is not None:
             return Renewal.LOST
         await self.heartbeat.claim(grant)
+        if grant.loss() is not None:
+            # A beat under way had it, and met its end: what that left us with is revoked, and must not be prolonged.
+            self.heartbeat.unclaim(grant)
+            return Renewal.LOST
         answer = (await self.heartbeat.renew([grant]))[0]
         if grant.loss() is None:
             self.heartbeat.add(grant)
