@@ -159,9 +159,10 @@ def test_who_is_cancelled_in_line_leaves_it(tmp_path: Path) -> None:
 
     bob.person.do(cancelled)
     waiting = cleo.begin("acquire", "job", ttl=arena.ttl)
-    arena.eventually(lambda: [waiter.holder for waiter in ada.inspect("job").waiters] == ["cleo"])
+    # The clock stands: his ticket does not end by its ttl.
+    eventually(lambda: [waiter.holder for waiter in ada.inspect("job").waiters] == ["cleo"])
     lease.release()
-    arena.eventually(waiting.done)
+    eventually(waiting.done)
     arena.close()
 
 
@@ -196,7 +197,10 @@ async def deaf(store: FaultyStore, _call) -> None:
 
 
 def test_what_became_ours_while_we_left_goes_to_the_next(tmp_path: Path) -> None:
-    """Our time is over, we are about to give our ticket back, and at this moment the lock is let go."""
+    """Our time is over, we are about to give our ticket back, and at this moment the lock is let go.
+
+    From then on the clock stands: it is not freed by its ttl.
+    """
     arena = Arena(MemoryWorld(tmp_path), "blocking")
     ada, bob, cleo = (arena.client(name) for name in ("ada", "bob", "cleo"))
     lease = ada.acquire("job", ttl=arena.ttl, fair=True)
@@ -214,13 +218,13 @@ def test_what_became_ours_while_we_left_goes_to_the_next(tmp_path: Path) -> None
     arena.elapse(1)
     assert isinstance(impatient.exception(20), leasehold.AcquireTimeout)
     assert holders == ["bob"]
-    arena.eventually(patient.done)
+    eventually(patient.done)
     assert cleo.face(patient.result()).held
     arena.close()
 
 
 def test_what_became_ours_without_our_knowing_is_given_back_when_we_are_cancelled(tmp_path: Path) -> None:
-    """No time passes here: it is not freed by its ttl."""
+    """The clock stands: it is not freed by its ttl."""
     arena = Arena(MemoryWorld(tmp_path), "asyncio")
     ada, bob = (arena.client(name) for name in ("ada", "bob"))
     lease = ada.acquire("job", ttl=arena.ttl, fair=True)
@@ -236,7 +240,7 @@ def test_what_became_ours_without_our_knowing_is_given_back_when_we_are_cancelle
             await task
 
     bob.person.do(cancelled)
-    arena.eventually(lambda: ada.try_acquire("job", ttl=arena.ttl))
+    eventually(lambda: ada.try_acquire("job", ttl=arena.ttl))
     arena.close()
 
 

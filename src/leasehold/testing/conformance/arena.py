@@ -322,13 +322,13 @@ class Arena:
         """Let time pass."""
         self.world.elapse(seconds)
 
-    def eventually(self, true: Callable[[], object]) -> None:
-        """Wait for something that needs no more than a moment of the store's time."""
+    def eventually(self, true: Callable[[], object], *, standing: bool = False) -> None:
+        """Wait for something that needs no more than a moment of the store's time; none, if `standing`."""
         end = time.monotonic() + PATIENCE
         while not true():
             if time.monotonic() > end:
                 raise AssertionError(f"still not so after {PATIENCE:g} s")
-            if isinstance(self.world.clock, VirtualClock):
+            if isinstance(self.world.clock, VirtualClock) and not standing:
                 # Pollers move only with the clock. No quicker than real time, in which the heartbeat has to keep up.
                 self.world.elapse(0.001)
             time.sleep(0.001)
