@@ -15,7 +15,7 @@ import pytest
 import leasehold
 from leasehold import aio
 from leasehold.errors import AlreadyHeld, ClientClosed, InvalidInput, LeaseholdError, shown
-from leasehold.model import Name
+from leasehold.model import ByteRange, Inode, Name, Path, Permit, Scope, Shared
 from leasehold.rules.names import LABEL_MAX
 from tests.facades import COLOURS, answer, memory_place, sqlite_place, within
 from tests.rules.hostile import HOSTILE
@@ -43,8 +43,18 @@ TTLS = [None, 0, 0.05, 86_401, *NUMBERS]
 NOTES = [5, "who", [("who", "me")], {1: "x"}, {"": "x"}, {"who": 5}, {"who": None}, {"who": "x" * TEN_MEGABYTES}]
 FUNCTIONS = [5, "print", [print]]
 
+PARTS = [
+    *(Shared(name) for name in (5, "", "x" * 1025)),
+    *(Inode(number) for number in (-1, 2**64, "7", True, 1.0)),
+    *(ByteRange(7, start, end) for start, end in ((5, 5), (9, 3), (-1, 5), (0, 2**63 + 1), (2**63, None), (0.5, 2))),
+    *(Path(path) for path in ("data", "", "./data", "/a/../b", "..", 5, "/a\0b")),
+    *(Path("/a", root=root) for root in ("b", "/b", "", "/a/b")),
+    *(Permit(name, permits) for name, permits in (("x", 0), ("x", -1), ("x", 2.0), ("x", True), ("", 1))),
+]
+SCOPES = [*TEXTS, Name(5), Name(""), Name("x" * 1025), *PARTS]
 ASKING = {
-    "scope": [*TEXTS, Name(5), Name(""), Name("x" * 1025)],
+    "scope": SCOPES,
+    "mode": ["", "read", None, 1, ["shared"], "shared"],
     "ttl": TTLS,
     "wait": NUMBERS,
     "metadata": NOTES,
@@ -58,12 +68,12 @@ WRONG = {
     "try_acquire": {field: values for field, values in ASKING.items() if field not in {"wait", "fair", "retry"}},
     "acquire": ASKING,
     "hold": ASKING,
-    "locked": {field: values for field, values in ASKING.items() if field not in {"scope", "on_lost"}}
+    "locked": {field: values for field, values in ASKING.items() if field not in {"scope", "mode", "on_lost"}}
     | {"template": [*TEXTS, "{", "{0}", "{self.x}"]},
     "hold_all": {
         field: values for field, values in ASKING.items() if field in {"ttl", "wait", "metadata", "max_hold", "fair"}
     }
-    | {"scopes": [None, 5, "job", b"job", [], (), [5], ["job", ""]]},
+    | {"scopes": [None, 5, "job", b"job", [], (), [5], ["job", ""], [("job", "shared")], [(Shared("job"), "read")]]},
     "suggest_retry": {"scope": ASKING["scope"]},
     "inspect": {"scope": ASKING["scope"]},
     "break_lease": {"scope": ASKING["scope"], "reason": [*TEXTS, "x" * 1025], "force": FLAGS},
@@ -103,7 +113,7 @@ def check_refusal(error: InvalidInput, field: str, value: object) -> None:
     assert message.startswith(error.field)
     assert error.remedy in message
     # Of a scope or of notes, the part that is wrong may be shown alone.
-    assert isinstance(value, Name | dict | list) or shown(value) in message
+    assert isinstance(value, Scope | dict | list) or shown(value) in message
     assert len(message) <= WORDS
     assert message.isprintable()
 

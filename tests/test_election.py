@@ -595,7 +595,10 @@ def test_waiting_takes_seconds_and_nothing_else(arena: Arena) -> None:
 # Shape.
 
 
-AWAITED = {"Election": {"campaign", "lead", "leader", "resign"}, "Leadership": {"release", "renew", "wait"}}
+AWAITED = {
+    "Election": {"campaign", "lead", "leader", "resign"},
+    "Leadership": {"downgrade", "release", "release_part", "renew", "upgrade", "wait"},
+}
 
 
 @pytest.mark.parametrize("name", AWAITED)

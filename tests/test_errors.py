@@ -27,6 +27,7 @@ from leasehold.errors import (
     StoreDamaged,
     StoreError,
     StoreUnavailable,
+    WouldDeadlock,
     shown,
 )
 from tests.rules.hostile import HOSTILE
@@ -41,6 +42,7 @@ EXAMPLES = [
     AcquireTimeout("invoice/42", holder=None, expires_in=None, retry_after=5.0),
     ResourceBusy("payment-api", holder="wfe-1", expires_in=12.34, retry_after=5.0, active=True),
     RecentlyRemediated("payment-api", holder="wfe-1", ago=42.4, retry_after=258.0),
+    WouldDeadlock("shared:report"),
     LeaseLost("invoice/42", 7, "it was not renewed in time"),
     StoreError("something"),
     StoreUnavailable("the file is locked", applied=False),

@@ -21,12 +21,14 @@ from leasehold.engine import acquire, grant, heartbeat, looking
 from leasehold.engine.doubt import Doubts
 from leasehold.engine.engine import Engine
 from leasehold.errors import AcquireTimeout
-from leasehold.model import Conflict, Keep, Key, Record, Renewal
+from leasehold.model import Conflict, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.stores.memory import MemoryStore
 from leasehold.testing.conformance import Arena, Conformance
 from leasehold.testing.conformance import arena as arena_module
 from leasehold.testing.conformance.worlds import MemoryWorld
 from leasehold.wires.colour import Colour
+
+WINDOWS = "test_windows_show_those_of_a_family_that_lie_in_one_of_them_once_and_in_the_order_of_birth"
 
 
 class Control(NamedTuple):
@@ -116,8 +118,30 @@ class DeafWatch(MemoryStore):
 class ScanByName(MemoryStore):
     """SCAN is no index."""
 
-    async def scan(self, family: str) -> list[Record]:
-        return sorted(await super().scan(family), key=lambda record: record.key)
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        return sorted(await super().scan(family, windows), key=lambda record: record.key)
+
+
+class ClosedWindows(MemoryStore):
+    """A window has its end, too."""
+
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        return await super().scan(family, [(first, f"{end}\1") for first, end in windows])
+
+
+class WindowsOneByOne(MemoryStore):
+    """Who lies in two windows is told twice."""
+
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        some = [record for window in windows for record in await super(WindowsOneByOne, self).scan(family, [window])]
+        return sorted(some, key=lambda record: record.born) if windows else await super().scan(family)
+
+
+class WindowsAside(MemoryStore):
+    """What is asked together forgets its windows."""
+
+    async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        return await super().together([ask if isinstance(ask, Swap) else Scan(ask.family) for ask in asks])
 
 
 class LeakyPages(MemoryStore):
@@ -168,7 +192,7 @@ def a_callback_in_the_heartbeat(patch: pytest.MonkeyPatch) -> None:
     def at_once(held: grant.Grant, callback: Callable[[], None]) -> None:
         held.on_end.append(callback)
 
-    patch.setattr(client, "_tell", at_once)
+    patch.setattr(client, "tell", at_once)
 
 
 def no_doubt_list(patch: pytest.MonkeyPatch) -> None:
@@ -278,7 +302,14 @@ CONTROLS = [
         NeverExpires,
     ),
     Control("a wake-up is lost", ("test_watch_wakes_on_a_change_of_any_kind",), DeafWatch),
-    Control("a scan has no order", ("test_scan_shows_one_family_in_the_order_of_birth",), ScanByName),
+    Control("a scan has no order", ("test_scan_shows_one_family_in_the_order_of_birth", WINDOWS), ScanByName),
+    Control("a window is closed", (WINDOWS,), ClosedWindows),
+    Control("one in two windows is two", (WINDOWS,), WindowsOneByOne),
+    Control(
+        "windows are forgotten on the way",
+        ("test_whoever_creates_and_looks_through_windows_sees_itself_and_nobody_who_has_ended",),
+        WindowsAside,
+    ),
     Control("a listing leaks", ("test_pages_list_a_root_in_order_and_nothing_beside_it",), LeakyPages),
     Control(
         "a clean-up removes the living",

@@ -10,6 +10,7 @@ import pytest
 
 import leasehold
 from leasehold.engine import events
+from leasehold.model import Key, Scan, Swap
 from leasehold.rules.line import ticket_ttl
 from leasehold.stores.base import Store
 from leasehold.stores.open import open_store
@@ -89,6 +90,20 @@ def test_acquire_busy_and_release_take_one_request_each(arena: Arena, proxy: Pro
     assert proxy.flights == 2
     assert lease.release() is True
     assert (proxy.flights, proxy.connections) == (3, 0)
+
+
+def test_a_part_takes_one_request_whatever_else_is_held_of_the_resource(arena: Arena, proxy: Proxy, scope: str) -> None:
+    store, family = arena.store(), f"//path/{scope}"
+    for number in range(20):
+        store.swap(Key(family, f"r{number:02}"), None, b"x", TTL)
+    windows = [(f"r{number:02}", f"r{number:02}5") for number in range(0, 20, 2)]
+    store.scan(family, windows)
+    proxy.reset_counters()
+    assert len(store.scan(family, windows)) == 10
+    assert proxy.flights == 1
+    _, found = store.together([Swap(Key(family, "r000"), None, b"x", TTL), Scan(family, windows)])
+    assert len(found) == 11
+    assert (proxy.flights, proxy.connections) == (2, 0)
 
 
 def test_a_hundred_leases_of_a_client_are_renewed_in_four_flights(arena: Arena, proxy: Proxy, scope: str) -> None:

@@ -179,7 +179,7 @@ AWAITED = {
     "Hold": {"__enter__", "__exit__"},
     "HoldAll": {"__enter__", "__exit__"},
     "Leases": {"release"},
-    "Lease": {"release", "renew"},
+    "Lease": {"downgrade", "release", "release_part", "renew", "upgrade"},
     "Locks": {
         *(
             "__enter__",

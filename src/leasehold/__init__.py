@@ -24,12 +24,26 @@ from leasehold.errors import (
     StoreDamaged,
     StoreError,
     StoreUnavailable,
+    WouldDeadlock,
 )
-from leasehold.model import Guarantees, LeaseInfo, Name, Renewal, Waiter
+from leasehold.model import (
+    ByteRange,
+    Guarantees,
+    Inode,
+    LeaseInfo,
+    Name,
+    Path,
+    Permit,
+    Renewal,
+    ResourceInfo,
+    Shared,
+    Waiter,
+)
 from leasehold.patterns.candidate import Leader
 from leasehold.patterns.election import Election, Leadership
 from leasehold.patterns.guard import Guard, Run
 from leasehold.patterns.runs import RunInfo
+from leasehold.patterns.semaphore import Semaphore
 from leasehold.rules.backoff import Backoff, Retry
 from leasehold.rules.cooldown import Phase
 
@@ -44,12 +58,14 @@ __all__ = [
     "AcquireTimeout",
     "AlreadyHeld",
     "Backoff",
+    "ByteRange",
     "ClientClosed",
     "Election",
     "Guarantees",
     "Guard",
     "Hold",
     "HoldAll",
+    "Inode",
     "InvalidInput",
     "Leader",
     "Leadership",
@@ -63,18 +79,24 @@ __all__ = [
     "MissingExtra",
     "Name",
     "NotAcquired",
+    "Path",
     "PermissionDenied",
+    "Permit",
     "Phase",
     "RecentlyRemediated",
     "Renewal",
     "ResourceBusy",
+    "ResourceInfo",
     "Retry",
     "Run",
     "RunInfo",
+    "Semaphore",
+    "Shared",
     "StoreDamaged",
     "StoreError",
     "StoreUnavailable",
     "Waiter",
+    "WouldDeadlock",
     "__version__",
     "aio",
     "connect",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from leasehold.client_aio import Hold, HoldAll, Lease, Leases, Locks, Loss, OnLost, connect
 from leasehold.patterns.election_aio import Election, Leadership
 from leasehold.patterns.guard_aio import Guard, Run
+from leasehold.patterns.semaphore_aio import Semaphore
 
 __all__ = [
     "Election",
@@ -25,5 +26,6 @@ __all__ = [
     "Loss",
     "OnLost",
     "Run",
+    "Semaphore",
     "connect",
 ]

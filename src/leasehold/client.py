@@ -13,35 +13,35 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar, cast
+from typing import ParamSpec, Self, TypeVar, cast, overload
 
+from leasehold.client_lease import Lease, Leases, Loss, OnLost, call, lease_of, tell
 from leasehold.engine import looking
+from leasehold.engine.asks import acquire_all, ask_for
 from leasehold.engine.blocking import BlockingRuntime, drive
-from leasehold.engine.engine import Engine, open_engine
-from leasehold.engine.events import Observer, log_fields
-from leasehold.engine.grant import Grant
-from leasehold.engine.lease import BaseLease, BaseLeases, BaseLoss
+from leasehold.engine.engine import Engine
+from leasehold.engine.events import Observer
+from leasehold.engine.opening import open_engine
 from leasehold.errors import AcquireTimeout, InvalidInput, LeaseLost, StoreError
-from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
+from leasehold.model import Guarantees, LeaseInfo, Mode, Name, Resource, ResourceInfo, Scope
 from leasehold.rules.arguments import function as check_function
 from leasehold.rules.arguments import functions
 from leasehold.rules.backoff import Retry
-from leasehold.rules.names import check_text, several
+from leasehold.rules.names import check_text
+from leasehold.rules.scopes import several
 from leasehold.rules.templates import fill, parse
 from leasehold.rules.timing import DEFAULT_TTL
 from leasehold.rules.tokens import PASSES
 from leasehold.telemetry.logs import log_event
 from leasehold.wires.clock import system_clock
 
+__all__ = ["Hold", "HoldAll", "Lease", "Leases", "Locks", "Loss", "OnLost", "connect"]
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_log = logging.getLogger("leasehold")
 
 
 def connect(
@@ -80,56 +80,6 @@ def connect(
     return Locks(engine)
 
 
-class Loss(BaseLoss):
-    """Set when the lease is lost, before the store frees it. A voluntary release does not set it."""
-
-    __slots__ = ()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the lease is lost (True), or it was released or `timeout` seconds have passed (False)."""
-        return drive(self._told(timeout))
-
-
-class Lease(BaseLease):
-    """A granted hold of a scope. Any thread may use it; pass it around freely."""
-
-    __slots__ = ()
-
-    @property
-    def lost(self) -> Loss:
-        """An event that is set when the lease is lost, before the store frees it."""
-        return Loss(self._engine, self._grant)
-
-    def renew(self) -> Renewal:
-        """Extend trust now instead of at the next beat. Only RENEWED, the one true answer, extended it."""
-        return drive(self._engine.renew(self._grant))
-
-    def release(self) -> bool:
-        """Let go: True if our record was removed, False if it was gone already.
-
-        Raises StoreUnavailable if nobody can tell; the lease then ends by its ttl.
-        Removes nothing but this very hold, however late or often it is called.
-        """
-        return drive(self._engine.release(self._grant))
-
-
-class Leases(BaseLeases[Lease]):
-    """Leases on several scopes that are held together, by scope. Each has its own token."""
-
-    __slots__ = ()
-
-    def release(self) -> bool:
-        """Let go of all of them, the last one first: True if every record was removed.
-
-        Where the store does not answer for one, the others are released all the same, and
-        StoreUnavailable is raised at the end.
-        """
-        return drive(self._engine.release_all(self._grants()))
-
-
-OnLost = Callable[[Lease], object]
-
-
 class Locks:
     """A client of one store. May be shared by threads; close it, or use it as a context manager."""
 
@@ -153,9 +103,10 @@ class Locks:
 
     def try_acquire(
         self,
-        scope: str | Name,
+        scope: str | Scope,
         *,
         ttl: float = DEFAULT_TTL,
+        mode: Mode = "exclusive",
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
@@ -167,17 +118,25 @@ class Locks:
         """
         try:
             return self.acquire(
-                scope, ttl=ttl, wait=0, metadata=metadata, max_hold=max_hold, reentrant=reentrant, on_lost=on_lost
+                scope,
+                ttl=ttl,
+                wait=0,
+                mode=mode,
+                metadata=metadata,
+                max_hold=max_hold,
+                reentrant=reentrant,
+                on_lost=on_lost,
             )
         except AcquireTimeout:
             return None
 
     def acquire(
         self,
-        scope: str | Name,
+        scope: str | Scope,
         *,
         ttl: float = DEFAULT_TTL,
         wait: float | None = None,
+        mode: Mode = "exclusive",
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
@@ -188,6 +147,7 @@ class Locks:
         """The lease, renewed in the background until it is released.
 
         `wait`: None as long as it takes, 0 one try, else seconds; then AcquireTimeout.
+        `mode="shared"` shares it with others who do; a plain name cannot be shared, `leasehold.Shared` can.
         `metadata` is shown to others: who, where, why. `max_hold` ends renewal after
         that many seconds. `on_lost(lease)` is called once, on a thread of its own, if
         the lease is lost. The same thread asking again gets AlreadyHeld, or with
@@ -197,19 +157,30 @@ class Locks:
         """
         if on_lost is not None:
             check_function("on_lost", on_lost)
-        ask = self._engine.ask(scope, ttl, wait, metadata, max_hold, fair=fair, retry=retry)
+        ask = ask_for(
+            self._engine,
+            scope,
+            ttl=ttl,
+            wait=wait,
+            metadata=metadata,
+            max_hold=max_hold,
+            mode=mode,
+            fair=fair,
+            retry=retry,
+        )
         grant = drive(self._engine.acquire(ask, reentrant=reentrant))
-        lease = _lease(self._engine, grant)
+        lease = lease_of(self._engine, grant)
         if on_lost is not None:
-            _tell(grant, functools.partial(_call, on_lost, lease))
+            tell(grant, functools.partial(call, on_lost, lease))
         return lease
 
     def hold(
         self,
-        scope: str | Name,
+        scope: str | Scope,
         *,
         ttl: float = DEFAULT_TTL,
         wait: float | None = None,
+        mode: Mode = "exclusive",
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
@@ -228,6 +199,7 @@ class Locks:
             scope,
             ttl=ttl,
             wait=wait,
+            mode=mode,
             metadata=metadata,
             max_hold=max_hold,
             reentrant=reentrant,
@@ -239,7 +211,7 @@ class Locks:
 
     def hold_all(
         self,
-        scopes: Iterable[str | Name],
+        scopes: Iterable[str | Scope | tuple[Scope, Mode]],
         *,
         ttl: float = DEFAULT_TTL,
         wait: float | None = None,
@@ -256,8 +228,12 @@ class Locks:
 
         def acquire() -> Leases:
             engine = self._engine
-            asks = [engine.ask(scope, ttl, wait, metadata, max_hold, fair=fair) for scope in several(scopes)]
-            return Leases(engine, [_lease(engine, grant) for grant in drive(engine.acquire_all(asks))])
+            asks = [
+                ask_for(engine, scope, ttl=ttl, wait=wait, metadata=metadata, max_hold=max_hold, mode=mode, fair=fair)
+                for scope, mode in several(scopes)
+            ]
+            grants = drive(acquire_all(engine, asks))
+            return Leases(engine, {scope: lease_of(engine, grant) for grant, each in grants for scope in each})
 
         return HoldAll(acquire)
 
@@ -311,28 +287,35 @@ class Locks:
 
         return decorate
 
-    def suggest_retry(self, scope: str | Name) -> float:
+    def suggest_retry(self, scope: str | Scope) -> float:
         """The seconds after which to ask for a scope again, for who requeues instead of waiting; 0 if it is free."""
-        return drive(looking.suggest_retry(self._engine, self._engine.key_of(scope)))
+        return drive(looking.suggest_retry(self._engine, scope))
 
-    def inspect(self, scope: str | Name) -> LeaseInfo | None:
-        """Who holds a scope and who waits for it, as the store shows it now; None if it is free."""
-        return drive(looking.inspect(self._engine, self._engine.key_of(scope)))
+    @overload
+    def inspect(self, scope: str | Name) -> LeaseInfo | None: ...
+    @overload
+    def inspect(self, scope: Resource) -> ResourceInfo: ...
+    def inspect(self, scope: str | Scope) -> LeaseInfo | ResourceInfo | None:
+        """Who holds a name and who waits for it, as the store shows it now; None if it is free.
+
+        Of any other scope: everybody who holds or waits for something that it overlaps.
+        """
+        if isinstance(scope, Resource):
+            return drive(looking.inspect_resource(self._engine, scope))
+        return drive(looking.inspect(self._engine, scope))
 
     def list(self) -> list[LeaseInfo]:
         """Everything held under this client's prefix and tenant, in the order of names."""
         return drive(looking.list_leases(self._engine))
 
-    def break_lease(self, scope: str | Name, *, reason: str, force: bool = False) -> LeaseInfo | None:
+    def break_lease(self, scope: str | Scope, *, reason: str, force: bool = False) -> LeaseInfo | None:
         """Take a lease away from its holder; returns it, or None if nothing is held.
 
         Revokes: the holder is told at its next renewal and nobody is granted before it
         lets go or its time ends. `force=True` frees the scope at once, while the holder
         may still believe: the one exception to exclusion.
         """
-        return drive(
-            looking.break_lease(self._engine, self._engine.key_of(scope), check_text("reason", reason), force=force)
-        )
+        return drive(looking.break_lease(self._engine, scope, check_text("reason", reason), force=force))
 
     def gc(self, limit: int = 100_000) -> int:
         """Delete up to `limit` expired records of the whole store; returns how many. Lowers no token."""
@@ -402,33 +385,6 @@ def _leave(leases: list[Lease], error: BaseException | None) -> None:
     if lost is not None and error is None:
         lease, reason = lost
         raise LeaseLost(lease.scope, lease.token, reason)
-
-
-def _lease(engine: Engine, grant: Grant) -> Lease:
-    """The one lease for a grant: asking again gives the same."""
-    if grant.handle is None:
-        grant.handle = Lease(engine, grant)
-    return cast("Lease", grant.handle)
-
-
-def _tell(grant: Grant, callback: Callable[[], None]) -> None:
-    # A thread of its own: a callback that blocks or raises must not hold up the heartbeat.
-    once = [threading.Thread(target=callback, name="leasehold-on-lost", daemon=True)]
-
-    def ended() -> None:
-        if grant.lost is not None:
-            with contextlib.suppress(IndexError):
-                once.pop().start()
-
-    grant.on_end.append(ended)
-    ended()
-
-
-def _call(on_lost: OnLost, lease: Lease) -> None:
-    try:
-        on_lost(lease)
-    except Exception:  # noqa: BLE001  the user's own, reported; nobody else waits for it
-        _log.exception("on_lost failed for %r", lease.scope, extra=log_fields(lease.scope, lease.holder, lease.token))
 
 
 _OPEN: weakref.WeakSet[Engine] = weakref.WeakSet()

@@ -15,47 +15,35 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 from leasehold import client
+from leasehold.client_aio_lease import Lease, Leases, Loss, OnLost, call, lease_of, like, on_loss
 from leasehold.engine import looking
-from leasehold.engine.engine import Engine, open_engine
-from leasehold.engine.events import Observer, log_fields
-from leasehold.engine.grant import Grant
-from leasehold.engine.lease import BaseLease, BaseLeases, BaseLoss
+from leasehold.engine.asks import acquire_all, ask_for
+from leasehold.engine.engine import Engine
+from leasehold.engine.events import Observer
 from leasehold.engine.looped import LoopedRuntime
+from leasehold.engine.opening import open_engine
 from leasehold.errors import AcquireTimeout, InvalidInput, LeaseLost, StoreError
-from leasehold.model import Guarantees, LeaseInfo, Name, Renewal
+from leasehold.model import Guarantees, LeaseInfo, Mode, Name, Resource, ResourceInfo, Scope
 from leasehold.rules.arguments import function as check_function
 from leasehold.rules.arguments import functions
 from leasehold.rules.backoff import Retry
-from leasehold.rules.names import check_text, several
+from leasehold.rules.names import check_text
+from leasehold.rules.scopes import several
 from leasehold.rules.templates import fill, parse
 from leasehold.rules.timing import DEFAULT_TTL
 from leasehold.rules.tokens import PASSES
 from leasehold.telemetry.logs import log_event
 from leasehold.wires.clock import system_clock
 
-__all__ = ["Hold", "Lease", "Locks", "Loss", "OnLost", "connect"]
+__all__ = ["Hold", "HoldAll", "Lease", "Leases", "Locks", "Loss", "OnLost", "connect", "like"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-F = TypeVar("F")
-
-_log = logging.getLogger("leasehold")
-
-
-def like(twin: object) -> Callable[[F], F]:
-    """One text for both colours: take the docstring of the blocking twin."""
-
-    def copy(mine: F) -> F:
-        mine.__doc__ = twin.__doc__
-        return mine
-
-    return copy
 
 
 @like(client.connect)
@@ -85,45 +73,6 @@ async def connect(
     return Locks(engine)
 
 
-@like(client.Loss)
-class Loss(BaseLoss):
-    __slots__ = ()
-
-    @like(client.Loss.wait)
-    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  answers False, raises nothing
-        return await self._told(timeout)
-
-
-@like(client.Lease)
-class Lease(BaseLease):
-    __slots__ = ()
-
-    @property
-    @like(client.Lease.lost)
-    def lost(self) -> Loss:
-        return Loss(self._engine, self._grant)
-
-    @like(client.Lease.renew)
-    async def renew(self) -> Renewal:
-        return await self._engine.renew(self._grant)
-
-    @like(client.Lease.release)
-    async def release(self) -> bool:
-        return await self._engine.release(self._grant)
-
-
-@like(client.Leases)
-class Leases(BaseLeases[Lease]):
-    __slots__ = ()
-
-    @like(client.Leases.release)
-    async def release(self) -> bool:
-        return await self._engine.release_all(self._grants())
-
-
-OnLost = Callable[[Lease], object]
-
-
 @like(client.Locks)
 class Locks:
     def __init__(self, engine: Engine) -> None:
@@ -147,9 +96,10 @@ class Locks:
     @like(client.Locks.try_acquire)
     async def try_acquire(
         self,
-        scope: str | Name,
+        scope: str | Scope,
         *,
         ttl: float = DEFAULT_TTL,
+        mode: Mode = "exclusive",
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
@@ -157,7 +107,14 @@ class Locks:
     ) -> Lease | None:
         try:
             return await self.acquire(
-                scope, ttl=ttl, wait=0, metadata=metadata, max_hold=max_hold, reentrant=reentrant, on_lost=on_lost
+                scope,
+                ttl=ttl,
+                wait=0,
+                mode=mode,
+                metadata=metadata,
+                max_hold=max_hold,
+                reentrant=reentrant,
+                on_lost=on_lost,
             )
         except AcquireTimeout:
             return None
@@ -165,10 +122,11 @@ class Locks:
     @like(client.Locks.acquire)
     async def acquire(
         self,
-        scope: str | Name,
+        scope: str | Scope,
         *,
         ttl: float = DEFAULT_TTL,
         wait: float | None = None,
+        mode: Mode = "exclusive",
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
@@ -178,20 +136,31 @@ class Locks:
     ) -> Lease:
         if on_lost is not None:
             check_function("on_lost", on_lost)
-        ask = self._here().ask(scope, ttl, wait, metadata, max_hold, fair=fair, retry=retry)
+        ask = ask_for(
+            self._here(),
+            scope,
+            ttl=ttl,
+            wait=wait,
+            metadata=metadata,
+            max_hold=max_hold,
+            mode=mode,
+            fair=fair,
+            retry=retry,
+        )
         grant = await self._engine.acquire(ask, reentrant=reentrant)
-        lease = _lease(self._engine, grant)
+        lease = lease_of(self._engine, grant)
         if on_lost is not None:
-            _on_loss(grant, functools.partial(_call, on_lost, lease))
+            on_loss(grant, functools.partial(call, on_lost, lease))
         return lease
 
     @like(client.Locks.hold)
     def hold(
         self,
-        scope: str | Name,
+        scope: str | Scope,
         *,
         ttl: float = DEFAULT_TTL,
         wait: float | None = None,
+        mode: Mode = "exclusive",
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
         reentrant: bool = False,
@@ -204,6 +173,7 @@ class Locks:
             scope,
             ttl=ttl,
             wait=wait,
+            mode=mode,
             metadata=metadata,
             max_hold=max_hold,
             reentrant=reentrant,
@@ -216,7 +186,7 @@ class Locks:
     @like(client.Locks.hold_all)
     def hold_all(
         self,
-        scopes: Iterable[str | Name],
+        scopes: Iterable[str | Scope | tuple[Scope, Mode]],
         *,
         ttl: float = DEFAULT_TTL,
         wait: float | None = None,
@@ -226,8 +196,12 @@ class Locks:
     ) -> HoldAll:
         async def acquire() -> Leases:
             engine = self._here()
-            asks = [engine.ask(scope, ttl, wait, metadata, max_hold, fair=fair) for scope in several(scopes)]
-            return Leases(engine, [_lease(engine, grant) for grant in await engine.acquire_all(asks)])
+            asks = [
+                ask_for(engine, scope, ttl=ttl, wait=wait, metadata=metadata, max_hold=max_hold, mode=mode, fair=fair)
+                for scope, mode in several(scopes)
+            ]
+            grants = await acquire_all(engine, asks)
+            return Leases(engine, {scope: lease_of(engine, grant) for grant, each in grants for scope in each})
 
         return HoldAll(acquire)
 
@@ -273,21 +247,26 @@ class Locks:
         return decorate
 
     @like(client.Locks.suggest_retry)
-    async def suggest_retry(self, scope: str | Name) -> float:
-        return await looking.suggest_retry(self._here(), self._engine.key_of(scope))
+    async def suggest_retry(self, scope: str | Scope) -> float:
+        return await looking.suggest_retry(self._here(), scope)
 
+    @overload
+    async def inspect(self, scope: str | Name) -> LeaseInfo | None: ...
+    @overload
+    async def inspect(self, scope: Resource) -> ResourceInfo: ...
     @like(client.Locks.inspect)
-    async def inspect(self, scope: str | Name) -> LeaseInfo | None:
-        return await looking.inspect(self._here(), self._engine.key_of(scope))
+    async def inspect(self, scope: str | Scope) -> LeaseInfo | ResourceInfo | None:
+        if isinstance(scope, Resource):
+            return await looking.inspect_resource(self._here(), scope)
+        return await looking.inspect(self._here(), scope)
 
     @like(client.Locks.list)
     async def list(self) -> list[LeaseInfo]:
         return await looking.list_leases(self._here())
 
     @like(client.Locks.break_lease)
-    async def break_lease(self, scope: str | Name, *, reason: str, force: bool = False) -> LeaseInfo | None:
-        key = self._here().key_of(scope)
-        return await looking.break_lease(self._engine, key, check_text("reason", reason), force=force)
+    async def break_lease(self, scope: str | Scope, *, reason: str, force: bool = False) -> LeaseInfo | None:
+        return await looking.break_lease(self._here(), scope, check_text("reason", reason), force=force)
 
     @like(client.Locks.gc)
     async def gc(self, limit: int = 100_000) -> int:
@@ -327,7 +306,7 @@ class _Block:
         self._cancelling = self._task.cancelling()
         self._inside = True
         for lease in self._leases:
-            _on_loss(lease._grant, self._cancel)  # noqa: SLF001  the facade's own lease
+            on_loss(lease._grant, self._cancel)  # noqa: SLF001  the facade's own lease
 
     async def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         self._inside = False
@@ -385,49 +364,3 @@ class HoldAll(_Block):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._end(kind, error)
-
-
-def _lease(engine: Engine, grant: Grant) -> Lease:
-    """The one lease for a grant: asking again gives the same."""
-    if grant.handle is None:
-        grant.handle = Lease(engine, grant)
-    return cast("Lease", grant.handle)
-
-
-def _on_loss(grant: Grant, callback: Callable[[], object]) -> None:
-    """Have the callback called once, on this loop, if the grant is lost; the news may come from any thread."""
-    loop = asyncio.get_running_loop()
-    once = [callback]
-
-    def ended() -> None:
-        if grant.lost is not None and once and not loop.is_closed():
-            loop.call_soon_threadsafe(once.pop())
-
-    grant.on_end.append(ended)
-    ended()
-
-
-_CALLS: set[asyncio.Future[object]] = set()
-
-
-def _call(on_lost: OnLost, lease: Lease) -> None:
-    try:
-        answer = on_lost(lease)
-    except Exception:  # noqa: BLE001  the user's own, reported; nobody else waits for it
-        _log.exception("on_lost failed for %r", lease.scope, extra=log_fields(lease.scope, lease.holder, lease.token))
-        return
-    if inspect.isawaitable(answer):
-        call = asyncio.ensure_future(answer)
-        _CALLS.add(call)
-        call.add_done_callback(functools.partial(_called, lease))
-
-
-def _called(lease: Lease, call: asyncio.Future[object]) -> None:
-    _CALLS.discard(call)
-    if not call.cancelled() and call.exception() is not None:
-        _log.error(
-            "on_lost failed for %r",
-            lease.scope,
-            exc_info=call.exception(),
-            extra=log_fields(lease.scope, lease.holder, lease.token),
-        )

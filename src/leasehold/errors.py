@@ -9,6 +9,7 @@
     │   ├── AcquireTimeout                            and still did when `wait` was over
     │   ├── ResourceBusy                              a target has a run that is not finished
     │   └── RecentlyRemediated                        a guarded target rests after its last run
+    ├── WouldDeadlock                                 a sharer would wait for somebody who waits for it
     ├── LeaseLost                                     the lease is no longer ours
     └── StoreError
         ├── StoreUnavailable                          no answer, or not in time; `applied` says what is known
@@ -78,6 +79,17 @@ class NotAcquired(LeaseholdError):
 
 class AcquireTimeout(NotAcquired):
     """The scope was still held when `wait` was over."""
+
+
+class WouldDeadlock(LeaseholdError):
+    """A sharer asks to have it to itself, and somebody ahead in line waits for that very sharer."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(
+            f"{shown(scope)} cannot be upgraded: somebody who is ahead in line waits for this lease to end, so each "
+            "would wait for the other. Release it and acquire it with mode='exclusive'"
+        )
+        self.scope = scope
 
 
 class ResourceBusy(NotAcquired):

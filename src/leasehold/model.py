@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,45 @@ class Name(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.text
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """A name that readers share and a writer has to itself: `mode="shared"` or `mode="exclusive"`."""
+
+    name: str
+
+
+class Inode(msgspec.Struct, frozen=True):
+    """A whole file or directory, by its number. In the way of every range of it."""
+
+    inode: int
+
+
+class ByteRange(msgspec.Struct, frozen=True):
+    """The bytes of a file from `start` up to, and without, `end`; None is the end of the file, wherever that is."""
+
+    inode: int
+    start: int
+    end: int | None
+
+
+class Path(msgspec.Struct, frozen=True):
+    """A path and everything below it. All paths of one `root` are looked at together, those of different ones never."""
+
+    path: str
+    root: str = "/"
+
+
+class Permit(msgspec.Struct, frozen=True):
+    """One of the permits of a semaphore; see `leasehold.Semaphore`."""
+
+    name: str
+    permits: int
+
+
+Resource = Shared | Inode | ByteRange | Path | Permit
+Scope = Name | Resource
+Mode = Literal["exclusive", "shared"]
 
 
 class Key(NamedTuple):
@@ -86,9 +125,10 @@ class Swap(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """One scan among several things that are asked for together."""
+    """One scan among several things that are asked for together. `windows`: see `Store.scan`."""
 
     family: str
+    windows: Sequence[tuple[str, str]] = ()
 
 
 class Renewal(Enum):
@@ -112,6 +152,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     `left_is_bound` is true where a record is known to end within `Record.left`, but not when it was written.
     `ticket_ttl` is how long somebody who died in line delays the next: longer where every renewal is a request.
     `bequeaths`: `Swap.heirs` counts.
+    `scan_max` is how many records one scan answers; where there are more, it raises and answers none.
     `unrenewed_max` is the longest ttl of a record that nobody renews, where that is more than a lease may have.
     """
 
@@ -132,6 +173,7 @@ class Guarantees(msgspec.Struct, frozen=True):
     unrenewed_max: float = 0.0
     ticket_ttl: float = 5.0
     bequeaths: bool = False
+    scan_max: int = 20_000
 
 
 class Waiter(msgspec.Struct, frozen=True):
@@ -159,3 +201,16 @@ class LeaseInfo(msgspec.Struct, frozen=True):
     revoked: str | None
     reserved: bool = False
     waiters: tuple[Waiter, ...] = ()
+    mode: Mode = "exclusive"
+
+
+class ResourceInfo(msgspec.Struct, frozen=True):
+    """Who holds and who waits for parts of a resource, the first who came first. `map` draws the ranges of a file.
+
+    One line each: W who has it alone, R who shares it, w and r who wait for that.
+    """
+
+    scope: str
+    holders: tuple[LeaseInfo, ...]
+    waiters: tuple[Waiter, ...]
+    map: str

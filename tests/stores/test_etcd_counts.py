@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from leasehold.engine import events
+from leasehold.model import Key
 from leasehold.rules.line import ticket_ttl
 from leasehold.stores.base import Store
 from leasehold.stores.open import open_store
@@ -73,6 +74,17 @@ def arena(request: pytest.FixtureRequest) -> Iterator[Arena]:
 @pytest.fixture
 def calls(arena: Arena) -> Calls:
     return Calls(arena.world.place.server)
+
+
+def test_a_scan_of_many_windows_is_one_call(arena: Arena, calls: Calls) -> None:
+    store, family = arena.store(), "//path/counted"
+    for number in range(64):
+        store.swap(Key(family, f"r{number:02}"), None, b"x", None)
+    calls.since()
+    assert len(store.scan(family, [(f"r{number:02}", f"r{number:02}5") for number in range(64)])) == 64
+    assert calls.since() == {"Txn": 1}
+    assert store.scan(family, [("z", "a")]) == []
+    assert calls.since() == {}
 
 
 def test_acquire_busy_and_release_take_one_call_each_and_the_first_one_more(arena: Arena, calls: Calls) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import leasehold
 from leasehold.engine.blocking import drive
+from leasehold.engine.looking import key_of
 from leasehold.model import Renewal
 from tests.stores.etcd_support import Place
 from tests.support import eventually
@@ -14,7 +15,7 @@ TTL = 3.0
 def lease_of(locks: leasehold.Locks, scope: str) -> object:
     """The lease of etcd's that a record hangs on."""
     engine = locks._engine
-    found = drive(engine.store.load(engine.key_of(scope)))
+    found = drive(engine.store.load(key_of(engine, scope)))
     return found and found.tag
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import leasehold
+from leasehold.engine.asks import ask_for
 from leasehold.engine.blocking import BlockingRuntime, drive
-from leasehold.engine.engine import open_engine
+from leasehold.engine.opening import open_engine
 from leasehold.errors import InvalidInput, PermissionDenied, StoreDamaged, StoreUnavailable
 from leasehold.model import KEEP, Conflict, Key, Record, Renewal
 from leasehold.rules.etcd_messages import Lived
@@ -318,9 +319,13 @@ def test_a_lease_acquired_on_an_older_etcd_lease_is_believed_for_less(place: Pla
         )
     )
     try:
-        first = drive(engine.acquire(engine.ask("a", LONG, 0, None, None), reentrant=False))
+        first = drive(
+            engine.acquire(ask_for(engine, "a", ttl=LONG, wait=0, metadata=None, max_hold=None), reentrant=False)
+        )
         clock.advance(4.0)
-        second = drive(engine.acquire(engine.ask("b", LONG, 0, None, None), reentrant=False))
+        second = drive(
+            engine.acquire(ask_for(engine, "b", ttl=LONG, wait=0, metadata=None, max_hold=None), reentrant=False)
+        )
         assert first.deadline == second.deadline == 1000.0 + 0.9 * LONG
     finally:
         drive(engine.close())

@@ -7,10 +7,13 @@ import subprocess
 import psycopg
 import pytest
 
-from leasehold.errors import StoreDamaged
-from leasehold.stores.postgres import installation
+from leasehold.errors import PermissionDenied, StoreDamaged
+from leasehold.model import Key
+from leasehold.stores.postgres import SCHEMA, installation
 from tests.stores.postgres_support import KEY, LONG, all_at_once, driven, fresh, postgres, role, schema_of
-from tests.support import PYTHON, count
+from tests.support import PYTHON, ROOT, count
+
+SCRIPTS = ROOT / "src" / "leasehold" / "stores" / "sql"
 
 
 def test_many_starters_install_once() -> None:
@@ -22,7 +25,7 @@ def test_many_starters_install_once() -> None:
                 store.load(KEY)
 
         all_at_once([start] * 8)
-        assert postgres().execute(f"SELECT version FROM {schema_of(url)}.state") == [(1,)]  # noqa: S608  ours
+        assert postgres().execute(f"SELECT version FROM {schema_of(url)}.state") == [(SCHEMA,)]  # noqa: S608  ours
 
 
 def test_an_installation_that_fails_leaves_nothing_and_can_be_repeated() -> None:
@@ -42,10 +45,91 @@ def test_steps_that_begin_at_another_version_than_the_schema_has_change_nothing(
         made = store.grant()
         with (
             psycopg.connect(postgres().url, autocommit=True) as admin,
-            pytest.raises(psycopg.errors.RaiseException, match="has version 1, not 0"),
+            pytest.raises(psycopg.errors.RaiseException, match=f"has version {SCHEMA}, not 0"),
         ):
             admin.execute(installation(schema_of(url)))
         assert store.load(KEY).revision == made.revision
+
+
+def test_a_schema_of_the_first_version_is_migrated_with_its_leases_and_whoever_may_use_it_goes_on() -> None:
+    url, name, password = first_version()
+    theirs = f"{postgres().url_for(name, password)}?schema={schema_of(url)}"
+    with pytest.raises(PermissionDenied, match=f"stores.postgres {schema_of(url)} 1` prints"), driven(theirs):
+        pass
+    with psycopg.connect(postgres().url_for(name, password), autocommit=True) as program:
+        put = f"SELECT ({schema_of(url)}.put('app//line/a', '', 'old', '\\x01', 'v', 60, NULL)).revision"
+        old = program.execute(put).fetchone()[0]
+        with driven(url) as store:
+            assert postgres().execute(f"SELECT version FROM {schema_of(url)}.state") == [(SCHEMA,)]  # noqa: S608  ours
+            assert store.grant(Key("app//line/a", "new")).revision > old
+        with driven(theirs) as store:
+            assert [record.key.member for record in store.scan("app//line/a", [("o", "p")])] == ["old"]
+        # The connection of a process of the first version.
+        scan = f"SELECT member FROM {schema_of(url)}.scan('app//line/a', '')"  # noqa: S608  ours
+        assert program.execute(scan).fetchall() == [("old",), ("new",)]
+
+
+def test_the_printed_migration_brings_a_schema_of_the_first_version_to_ours() -> None:
+    url, *_ = first_version()
+    command = [PYTHON, "-m", "leasehold.stores.postgres", schema_of(url), "1"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    with psycopg.connect(postgres().url, autocommit=True) as admin:
+        admin.execute(printed.encode())
+    assert postgres().execute(f"SELECT version FROM {schema_of(url)}.state") == [(SCHEMA,)]  # noqa: S608  ours
+
+
+def test_windows_are_read_from_their_index_whatever_the_table_was_when_the_plan_was_made() -> None:
+    """A plan that was made for an empty table must not read a full one from end to end."""
+    url = fresh(postgres().url)
+    with driven(url), psycopg.connect(postgres().url, autocommit=True) as program:
+        windows = [[f"r{n}" for n in range(10)], [f"r{n}5" for n in range(10)]]
+        for _ in range(10):
+            assert rows_read(program, url, *windows) == (0, 0)
+        program.execute(
+            f"INSERT INTO {schema_of(url)}.leases "  # noqa: S608  ours
+            "SELECT %s, '', 'r' || n, sha256(n::text::bytea), 'v', n, n FROM generate_series(1, 3000) AS n",
+            [KEY.family],
+        )
+        for _ in range(10):
+            found, read = rows_read(program, url, *windows)
+            # And the one at the end of each window.
+            assert 1000 < found <= read <= found + 10 < 2000
+        # The control: what is read is counted, and those are not all.
+        assert rows_read(program, url, None, None) == (3000, 3000)
+        # No more than the limit is read, wherever it lies.
+        assert rows_read(program, url, None, None, limit=50) == (50, 50)
+        assert rows_read(program, url, ["q", "r"], ["r", "s"], limit=50) == (50, 50)
+
+
+def test_a_family_and_members_that_no_index_could_hold_are_scanned_by_windows() -> None:
+    family, long = "app//path/" + "日" * 1000, "/directory-日" * 400
+    with driven(fresh(postgres().url)) as store:
+        for member in (f"p{long}/a", f"p{long}/b", f"p{long}/c"):
+            store.grant(Key(family, member))
+        found = store.scan(family, [(f"p{long}/a", f"p{long}/b"), (f"p{long}/bb", f"p{long}0")])
+        assert [record.key.member[-1] for record in found] == ["a", "c"]
+
+
+def first_version() -> tuple[str, str, str]:
+    """The URL of a schema as the first version installed it, and a role that may use it."""
+    url = fresh(postgres().url)
+    script = "".join((SCRIPTS / f"postgres_00{step}.sql").read_text(encoding="utf-8") for step in (0, 1))
+    with psycopg.connect(postgres().url, autocommit=True) as admin:
+        admin.execute(script.replace("@schema@", schema_of(url)).replace("@version@", "0").encode())
+    return url, *role(postgres(), schema_of(url))
+
+
+def rows_read(
+    program: psycopg.Connection, url: str, *windows: list[str] | None, limit: int = 20_000
+) -> tuple[int, int]:
+    """How many records a scan finds, and how many rows of the table it looks at for that."""
+    scan = f"SELECT count(*) FROM {schema_of(url)}.scan(%s, '', %s::text[], %s::text[], %s)"  # noqa: S608  ours
+    counted = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = %s::regclass"
+    with program.transaction():
+        before = program.execute(counted, [f"{schema_of(url)}.leases"]).fetchone()[0]
+        found = program.execute(scan, [KEY.family, *windows, limit], prepare=True).fetchone()[0]
+        after = program.execute(counted, [f"{schema_of(url)}.leases"]).fetchone()[0]
+    return found, after - before
 
 
 def test_what_is_left_of_a_schema_is_refused() -> None:

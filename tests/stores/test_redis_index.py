@@ -17,6 +17,7 @@ from tests.support import count
 FAMILIES = [f"{ROOT_OF_KEYS}{kind}" for kind in ("name/a", "name/a/b", "name/ä", "line/a", "name/日本")]
 KEYS = [Key(family, member) for family in FAMILIES for member in ("lock", "m1", "m2")]
 TTLS = [5.0, 10.0, 20.0, None]
+EDGES = ["", "l", "lock", "lock\x01", "m", "m1", "m2", "m3", "ä", "日"]
 
 
 class Pair:
@@ -54,11 +55,13 @@ class Pair:
         theirs = drive(self.model.touch([(self.theirs[at], ttl) for at in known]))
         assert [(answer, seen(record)) for answer, record in ours] == [(a, seen(record)) for a, record in theirs]
 
-    def compare(self) -> None:
+    def compare(self, rng: random.Random) -> None:
         for at in KEYS:
             assert seen(self.store.load(at)) == seen(drive(self.model.load(at)))
         for family in FAMILIES:
-            assert [*map(seen, self.store.scan(family))] == [*map(seen, drive(self.model.scan(family)))]
+            windows = [(rng.choice(EDGES), rng.choice(EDGES)) for _ in range(rng.randrange(4))]
+            for some in ([], windows):
+                assert [*map(seen, self.store.scan(family, some))] == [*map(seen, drive(self.model.scan(family, some)))]
         for root in (ROOT_OF_KEYS, f"{ROOT_OF_KEYS}name/"):
             assert pages(self.store, root) == [seen(record) for record in drive(self.model.page(root, None, 100))]
 
@@ -107,11 +110,11 @@ def test_random_operations_answer_as_the_model_does(seed) -> None:
                     assert len(counted) == len(before)
                     assert all(now >= then for now, then in zip(counted, before, strict=True))
             if step % 10 == 0:
-                pair.compare()
+                pair.compare(rng)
                 assert is_consistent(store)
         pair.elapse(21.0)
         store.collect(1000)
-        pair.compare()
+        pair.compare(rng)
         live = {record.key for record in drive(pair.model.page(ROOT_OF_KEYS, None, 100))}
         assert names(store) == set(map(name, live))
 
@@ -188,6 +191,19 @@ def test_a_live_lease_is_never_collected() -> None:
             ((_, mine),) = store.touch([(mine, 10.0)])
             assert store.collect(100) == 0
         assert store.load(KEY).revision == mine.revision
+
+
+def test_a_family_of_many_is_scanned_whole_and_by_windows_past_those_that_ended() -> None:
+    """More than the script looks at in one step, with long stretches of nothing but ended ones."""
+    family, keys = FAMILIES[0], [Key(FAMILIES[0], f"r{number:04}") for number in range(1300)]
+    with driven(frozen_server().url, clock=VirtualClock()) as store:
+        for number, at in enumerate(keys):
+            store.grant(at, ttl=10.0 if 100 <= number < 1200 else None)
+        assert [record.key for record in store.scan(family)] == keys
+        assert [record.key for record in store.scan(family, [("r0500", "r0600"), ("r0050", "r1150")])] == keys[50:1150]
+        FROZEN.advance(11.0)
+        assert [record.key for record in store.scan(family)] == keys[:100] + keys[1200:]
+        assert [record.key for record in store.scan(family, [("r0099", "r1201")])] == [keys[99], keys[1200]]
 
 
 def test_pages_of_many_buckets_come_in_order_and_whole() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import leasehold
 from leasehold.engine.events import Granted
+from leasehold.engine.looking import key_of
 from leasehold.engine.looped import LoopedRuntime
 from leasehold.errors import LeaseholdError, StoreUnavailable
 from leasehold.model import Conflict, Record, Renewal
@@ -217,7 +218,7 @@ def test_a_lost_connection_renews_nothing_and_belief_ends_at_our_own_deadline(pr
     arena.eventually(told.is_set)
     # The control: the server still has it, so nobody was granted it early.
     with driven(f"{zookeeper().url}{chroot_of(world.url)}") as other:
-        assert other.load(ada.locks._engine.key_of("job")) is not None
+        assert other.load(key_of(ada.locks._engine, "job")) is not None
     proxy.refusing = False
     arena.close()
 

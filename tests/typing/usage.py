@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import leasehold
 from leasehold import aio
@@ -47,6 +47,43 @@ def waiting(locks: leasehold.Locks, seen: leasehold.LeaseInfo) -> None:
     for waiter in seen.waiters:
         assert_type(waiter, leasehold.Waiter)
         assert_type(waiter.since, float)
+
+
+def parts(locks: leasehold.Locks, seen: leasehold.ResourceInfo) -> None:
+    lease = locks.acquire(leasehold.Shared("x"), mode="shared", ttl=10)
+    assert_type(lease.mode, Literal["exclusive", "shared"])
+    try:
+        lease.upgrade(wait=5)
+    except leasehold.WouldDeadlock as error:
+        assert_type(error.scope, str)
+    lease.downgrade()
+    with locks.hold(leasehold.ByteRange(7, 0, None)) as held:
+        held.release_part(0, 512)
+    locks.hold_all([leasehold.Inode(7), "x", (leasehold.Path("/a", root="/"), "shared")])
+    assert_type(locks.inspect(leasehold.Inode(7)), leasehold.ResourceInfo)
+    assert_type(locks.inspect("x"), leasehold.LeaseInfo | None)
+    semaphore = leasehold.Semaphore(locks, "x", permits=3)
+    assert_type(semaphore.try_acquire(), leasehold.Lease | None)
+    assert_type(semaphore.acquire(wait=1), leasehold.Lease)
+    assert_type(semaphore.inspect(), leasehold.ResourceInfo)
+    assert_type(semaphore.scope, leasehold.Permit)
+    with semaphore.hold(ttl=10) as permit:
+        assert_type(permit, leasehold.Lease)
+    for holder in seen.holders:
+        assert_type(holder, leasehold.LeaseInfo)
+    assert_type(seen.map, str)
+
+
+async def parts_later(locks: aio.Locks) -> None:
+    lease = await locks.acquire(leasehold.Shared("x"), mode="shared")
+    await lease.upgrade(wait=5)
+    await lease.downgrade()
+    await lease.release_part(0, None)
+    assert_type(await locks.inspect(leasehold.Inode(7)), leasehold.ResourceInfo)
+    semaphore = aio.Semaphore(locks, "x", permits=3)
+    async with semaphore.hold() as permit:
+        assert_type(permit, aio.Lease)
+    assert_type(await semaphore.try_acquire(), aio.Lease | None)
 
 
 async def waiting_later(locks: aio.Locks) -> None:

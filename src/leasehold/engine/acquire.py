@@ -8,54 +8,25 @@ believed only if its trust, counted from the *send*, has not ended meanwhile.
 
 from __future__ import annotations
 
-import math
-import secrets
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from leasehold.engine.events import Attempt, Busy, Granted
-from leasehold.engine.grant import Grant, Hold, is_ours, is_reserved, is_revoked, read_hold, write_hold
+from leasehold.engine.attempt import Ask, Asking, Withdrawn
+from leasehold.engine.events import Granted
+from leasehold.engine.grant import Grant, is_ours, is_reserved, is_revoked, read_hold, write_hold
 from leasehold.engine.line import Place
 from leasehold.errors import AcquireTimeout, StoreUnavailable
-from leasehold.model import Conflict, Key, Record, Swap
-from leasehold.rules.backoff import Backoff, Retry, retry_after
+from leasehold.model import Conflict, Record, Swap
+from leasehold.rules.backoff import Retry
 from leasehold.rules.line import View
 from leasehold.wires.chance import chance
 
 if TYPE_CHECKING:
     from leasehold.engine.engine import Engine
 
-BACKOFF = Backoff()
 # The line as one sees it who did not look.
 NOBODY = View(None, None, (), 0)
-
-
-class Withdrawn(Exception):
-    """The caller no longer wants what it asked for."""
-
-
-class Ask(msgspec.Struct, frozen=True):
-    """What a caller wants, checked, and the name it is to be held under. `wait` None: as long as it takes.
-
-    `withdrawn`, where there is one, is asked now and then; once it says True the attempt ends with Withdrawn.
-    `lines_up`: who finds it busy stands in line, else all watch the lock. `fair`: not even a free one is taken
-    past those who wait. `retry`: who finds it busy neither waits in line nor watches, but asks again after a pause.
-    """
-
-    scope: str
-    holder: str
-    key: Key
-    ttl: float
-    wait: float | None
-    metadata: dict[str, str]
-    max_hold: float | None
-    withdrawn: Callable[[], bool] | None = None
-    lines_up: bool = True
-    fair: bool = False
-    retry: Retry | None = None
 
 
 async def acquire(engine: Engine, ask: Ask, started: float | None = None) -> Grant:
@@ -75,24 +46,14 @@ async def acquire(engine: Engine, ask: Ask, started: float | None = None) -> Gra
         attempt.doubt()
 
 
-class _Attempt:
-    """One acquisition and what it has to remember between tries."""
+class _Attempt(Asking):
+    """One acquisition of a name."""
 
     def __init__(self, engine: Engine, ask: Ask, started: float | None) -> None:
-        self.engine = engine
-        self.ask = ask
-        # Display data for people; no deadline is ever computed from it.
-        wall = time.time()
-        self.hold = Hold(ask.scope, ask.holder, secrets.token_hex(16), wall, ask.metadata)
-        self.started = engine.clock.now() if started is None else started
+        super().__init__(engine, ask, started)
         # When the first write was sent of which we do not know whether it was applied.
         self.unsure: float | None = None
-        self.failures = 0
-        self.failing_since = 0.0
-        self.told_busy = False
         self.place: Place | None = None
-        if started is None:
-            engine.emit(Attempt(ask.scope, ask.holder))
 
     async def first_come(self) -> Grant:
         """Take it if it is free; else stand in line, or watch it where there is no line."""
@@ -120,8 +81,7 @@ class _Attempt:
                 continue
             tries += 1
             self.busy(seen, out_of_tries=tries == retry.attempts)
-            left = math.inf if self.ask.wait is None else self.started + self.ask.wait - self.engine.clock.now()
-            await self.engine.runtime.sleep(max(min(retry.delay(tries - 1, chance()), left), 0.0))
+            await self.sleep(retry.delay(tries - 1, chance()))
 
     async def in_line(self, *, trying: bool = False) -> Grant:
         """Take a ticket, and the lock when it is our turn; with `trying` also at once, if it is free."""
@@ -247,42 +207,6 @@ class _Attempt:
         grant.trust(sent, self.engine.heartbeat.chance)
         return grant if grant.loss() is None else None
 
-    def busy(self, seen: Record, *, out_of_tries: bool = False) -> None:
-        """Tell that somebody else has it, once; raise when our time is over."""
-        engine, ask = self.engine, self.ask
-        gave_up = out_of_tries or (ask.wait is not None and engine.clock.now() - self.started >= ask.wait)
-        if not self.told_busy or gave_up:
-            self.told_busy = True
-            holder = read_hold(seen)
-            engine.emit(Busy(ask.scope, ask.holder, holder.holder if holder else None, gave_up))
-        if gave_up:
-            raise turned_away(ask.scope, seen)
-
-    async def wait_for_change(self, seen: Record) -> Record | None:
-        """Sleep until the record ahead of us changes, or time is over; what its owner told us of, if it did."""
-        engine, ask = self.engine, self.ask
-        # Beneath every watch lies a poll bounded by the ttl, in case a wake-up is lost.
-        until = engine.clock.now() + (ask.ttl if seen.left is None else max(seen.left, 0.0))
-        if ask.wait is not None:
-            until = min(until, self.started + ask.wait)
-        try:
-            return await engine.watch(seen.key, seen, until, ask.withdrawn)
-        except StoreUnavailable as error:
-            await self.pause(error)
-            return None
-
-    async def pause(self, error: StoreUnavailable) -> None:
-        """Back off while the store is down; raise once patience (`wait`, or one ttl) is over."""
-        engine, ask = self.engine, self.ask
-        now = engine.clock.now()
-        if not self.failures:
-            self.failing_since = self.started if ask.wait is not None else now
-        left = self.failing_since + (ask.ttl if ask.wait is None else ask.wait) - now
-        if left <= 0:
-            raise error
-        self.failures += 1
-        await engine.runtime.sleep(min(BACKOFF.delay(self.failures - 1, chance()), left))
-
     async def leave_line(self) -> None:
         """Whoever comes behind need not wait for our ticket to end."""
         if self.place is not None:
@@ -324,14 +248,3 @@ class _Write:
         if self._sure:
             attempt.unsure = None
         return found
-
-
-def turned_away(scope: str, seen: Record | None) -> AcquireTimeout:
-    """The error that says who holds it, for how long, and when to ask again."""
-    hold, left = read_hold(seen), seen.left if seen else None
-    return AcquireTimeout(
-        scope,
-        holder=hold.holder if hold else None,
-        expires_in=left,
-        retry_after=retry_after(left, chance()),
-    )

@@ -12,12 +12,11 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, cast
 
-import msgspec
-
-from leasehold.engine.acquire import Ask, acquire
+from leasehold.engine.acquire import acquire
+from leasehold.engine.attempt import Ask
 from leasehold.engine.doubt import Doubt, Doubts
 from leasehold.engine.events import Doubted, Event, Lost, Observer, Released, log_fields
 from leasehold.engine.fork import survive
@@ -25,15 +24,14 @@ from leasehold.engine.grant import FORKED, Grant, is_ours, reservation
 from leasehold.engine.heartbeat import Heartbeat
 from leasehold.engine.line import Crowds
 from leasehold.engine.local import Local
+from leasehold.engine.presence import call_next, take
 from leasehold.errors import AlreadyHeld, ClientClosed, StoreError, StoreUnavailable
-from leasehold.model import Conflict, Key, Name, Record, Renewal, Swap
-from leasehold.rules.arguments import flag, policy, whole
-from leasehold.rules.backoff import Retry
+from leasehold.model import Conflict, Key, Record, Renewal, Swap
+from leasehold.rules.arguments import flag
 from leasehold.rules.line import TICKET, lock_of, ticket_ttl, tickets_of
-from leasehold.rules.names import Names, check_metadata, check_text, scope_of
-from leasehold.rules.timing import TIMEOUT_MAX, checked_hold, checked_wait, granted_ttl, seconds
+from leasehold.rules.names import Names
+from leasehold.rules.overlap import conflicts
 from leasehold.rules.tokens import PASSES
-from leasehold.stores.open import open_store
 
 if TYPE_CHECKING:
     from leasehold.engine.runtime import Runtime
@@ -67,7 +65,9 @@ class Engine:
         self._named = holder
         self.holder: str = holder or default_holder()
         self._observers = tuple(observers)
+        # Who holds what, by key; and which parts of a resource, by family.
         self._kept: dict[tuple[Key, object], Grant] = {}
+        self._parts: dict[tuple[str, object], set[Grant]] = {}
         self._mutex = threading.Lock()
         self.closed: str | None = None
         self.doubts: Doubts = Doubts(store, self.clock, self._doubted)
@@ -78,81 +78,33 @@ class Engine:
         self.local: Local = Local(self, local_passes)
         survive(self)
 
-    # Asking.
-
-    def ask(
-        self,
-        scope: str | Name,
-        ttl: float,
-        wait: float | None,
-        metadata: Mapping[str, str] | None,
-        max_hold: float | None,
-        *,
-        fair: bool = False,
-        retry: Retry | None = None,
-    ) -> Ask:
-        """What a caller wants, with every argument checked. Nothing is written before this."""
-        self.check_open()
-        flag("fair", fair)
-        policy("retry", retry, fair=fair)
-        named = scope_of(scope)
-        length = granted_ttl(ttl, self.store.guarantees)
-        return Ask(
-            named.text,
-            self.holder,
-            self.names.lock(named),
-            length,
-            checked_wait(wait),
-            check_metadata(metadata),
-            checked_hold(max_hold, length),
-            fair=fair,
-            retry=retry,
-        )
-
-    def candidacy(self, name: str, identity: str, ttl: float, wait: float | None, withdrawn: Callable[[], bool]) -> Ask:
-        """What a candidate in an election wants: the record that says who leads, under the candidate's name."""
-        self.check_open()
-        key = self.names.election(name)
-        return Ask(self.names.text(key), identity, key, ttl, checked_wait(wait), {}, None, withdrawn, lines_up=False)
+    # Holding.
 
     async def acquire(self, ask: Ask, *, reentrant: bool) -> Grant:
-        """A grant for what is asked; see `acquire.py`. The same thread or task never waits for itself."""
+        """A grant for what is asked; see `acquire.py` and `presence.py`. No thread or task waits for itself."""
         flag("reentrant", reentrant)
-        mine = self._kept.get((ask.key, self.runtime.me()))
-        if mine is None or mine.loss() is not None:
+        mine = self._mine(ask)
+        if mine is None:
+            if ask.claim is not None:
+                return await take(self, ask, ask.claim)
             if ask.fair or not ask.lines_up or ask.retry is not None:
                 return await acquire(self, ask)
             return await self.local.acquire(ask)
-        if not reentrant:
+        if not reentrant or (ask.claim is not None and mine.hold.claim != ask.claim):
             raise AlreadyHeld(ask.scope, mine.token)
         mine.depth += 1
         return mine
 
-    async def acquire_all(self, asks: Sequence[Ask]) -> list[Grant]:
-        """All of them or none, each once, in the one order that everybody keeps: so no two wait for each other."""
-        started, grants = self.clock.now(), list[Grant]()
-        try:
-            for ask in sorted({ask.key: ask for ask in asks}.values(), key=lambda ask: ask.key):
-                left = None if ask.wait is None else max(ask.wait - (self.clock.now() - started), 0.0)
-                grants.append(await self.acquire(msgspec.structs.replace(ask, wait=left), reentrant=False))
-        except BaseException:
-            for grant in reversed(grants):
-                await self.runtime.finish(self.give_back(grant))
-            raise
-        return grants
-
-    async def release_all(self, grants: Sequence[Grant]) -> bool:
-        """Let go of all of them, the last one first; what the store does not answer for is raised at the end."""
-        answers: list[bool] = []
-        failed: list[StoreError] = []
-        for grant in reversed(grants):
-            try:
-                answers.append(await self.release(grant))
-            except StoreError as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
-        return all(answers)
+    def _mine(self, ask: Ask) -> Grant | None:
+        """What the calling thread or task holds already, and would wait for in vain."""
+        me = self.runtime.me()
+        if ask.claim is None:
+            kept = self._kept.get((ask.key, me))
+            return kept if kept is not None and kept.loss() is None else None
+        # Two of its permits are not in each other's way, unless it takes the last one from itself.
+        held = set[Grant]() if ask.claim.permits else self._parts.get((ask.key.family, me), set())
+        claims = ((grant, grant.hold.claim) for grant in held if grant.loss() is None)
+        return next((grant for grant, claim in claims if claim is not None and conflicts(claim, ask.claim)), None)
 
     async def renew(self, grant: Grant) -> Renewal:
         """Extend trust now instead of at the next beat."""
@@ -237,7 +189,9 @@ class Engine:
 
     async def _give_up(self, grant: Grant) -> Record | Conflict:
         """Delete the record; or, if others stand in line, keep the lock for the first of them."""
-        limits, ticket = self.store.guarantees, grant.ticket
+        limits, ticket, claim = self.store.guarantees, grant.ticket, grant.hold.claim
+        if claim is not None and claim.permits:
+            return await call_next(self, grant, claim)
         left = Swap(grant.key, grant.record, None, None)
         if limits.bequeaths and (ticket is not None or grant.awaited):
             return await self._bequeath(left, ticket)
@@ -278,26 +232,44 @@ class Engine:
                 break
         return None
 
-    def key_of(self, scope: str | Name) -> Key:
-        """Where the record of a scope lives, for those who only look."""
-        self.check_open()
-        return self.names.lock(scope_of(scope))
-
     # Keeping and losing: plain code.
 
     def keep(self, grant: Grant, keeper: object) -> None:
         """A grant begins: the heartbeat keeps it, and its keeper may not wait for it."""
-        grant.keeper = keeper
-        self._kept[grant.key, grant.keeper] = grant
+        self._keep(grant, keeper)
         self.heartbeat.add(grant)
 
     def adopt(self, grant: Grant) -> None:
         """The calling thread or task becomes the keeper of a lease another one acquired."""
         self.check_open()
         if grant.loss() is None:
-            self._kept.pop((grant.key, grant.keeper), None)
-            grant.keeper = self.runtime.me()
-            self._kept[grant.key, grant.keeper] = grant
+            self._unkeep(grant)
+            self._keep(grant, self.runtime.me())
+
+    def exchange(self, grant: Grant, fresh: Grant) -> None:
+        """A grant goes on as another one, which its keeper was given for it."""
+        keeper = grant.keeper
+        self._drop(grant)
+        self._drop(fresh)
+        grant.become(fresh)
+        self.keep(grant, keeper)
+
+    def _keep(self, grant: Grant, keeper: object) -> None:
+        grant.keeper = keeper
+        with self._mutex:
+            self._kept[grant.key, keeper] = grant
+            if grant.hold.claim is not None:
+                self._parts.setdefault((grant.key.family, keeper), set()).add(grant)
+
+    def _unkeep(self, grant: Grant) -> None:
+        place = (grant.key.family, grant.keeper)
+        with self._mutex:
+            if self._kept.get((grant.key, grant.keeper)) is grant:
+                del self._kept[grant.key, grant.keeper]
+            if place in self._parts:
+                self._parts[place].discard(grant)
+                if not self._parts[place]:
+                    del self._parts[place]
 
     def lose(self, grant: Grant, reason: str) -> None:
         """A grant ends against our will: mark it, then tell everybody, once."""
@@ -329,8 +301,7 @@ class Engine:
 
     def _drop(self, grant: Grant) -> None:
         self.heartbeat.forget(grant)
-        if self._kept.get((grant.key, grant.keeper)) is grant:
-            del self._kept[grant.key, grant.keeper]
+        self._unkeep(grant)
 
     def _end(self, grant: Grant) -> None:
         for tell in list(grant.on_end):
@@ -382,7 +353,7 @@ class Engine:
     def after_fork_in_child(self) -> None:
         """Nothing is held here; threads and their locks stayed behind."""
         self.closed = self.closed or self.runtime.after_fork
-        self._kept = {}
+        self._kept, self._parts = {}, {}
         self._mutex = threading.Lock()
         self.doubts.forget()
         self.heartbeat.reset()
@@ -401,38 +372,3 @@ def default_holder() -> str:
     if pod:
         return f"{namespace}/{pod}" if namespace else pod
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-
-
-async def open_engine(
-    url: str,
-    runtime: Runtime,
-    *,
-    holder: str | None,
-    prefix: str | None,
-    tenant: str | None,
-    timeout: float,  # noqa: ASYNC109  bounds each request to the store, not this call
-    helper: bool,
-    local_passes: int,
-    observers: Iterable[Observer],
-) -> Engine:
-    """Check every argument, then reach the store."""
-    names = Names(prefix, tenant)
-    flag("helper", helper)
-    whole("local_passes", local_passes, 0, PASSES - 1)
-    patience = seconds("timeout", timeout, 0.01, TIMEOUT_MAX)
-    if holder is not None:
-        holder = check_text("holder", holder, HOLDER_MAX)
-    store = open_store(url, timeout=patience, colour=runtime)
-    engine = Engine(
-        store, runtime, names, holder=holder, timeout=patience, observers=observers, local_passes=local_passes
-    )
-    await store.open()
-    if helper:
-        from leasehold.engine.helper import start_helper  # noqa: PLC0415  brings subprocess along; few need it
-
-        try:
-            engine.heartbeat.helper = await start_helper(url, patience, runtime, engine)
-        except BaseException:
-            await store.close()
-            raise
-    return engine

@@ -13,6 +13,7 @@ import msgspec
 
 from leasehold.engine.fork import life
 from leasehold.model import Key, LeaseInfo, Record, Waiter
+from leasehold.rules.overlap import Claim
 from leasehold.rules.timing import renewal_window, trust_ends
 from leasehold.rules.tokens import token
 
@@ -31,7 +32,8 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `granted` is the revision of the reservation that was taken over, and makes the token; 0 where the
     record was created. `reserved`: nobody holds it, but it is kept for the first in line. `ticket` is the member
-    under which the holder stood in line, if it did.
+    under which the holder stood in line, if it did. `claim`: the part of a resource that is wanted; whether it is held
+    follows from who else is there.
     """
 
     scope: str
@@ -43,6 +45,7 @@ class Hold(msgspec.Struct, frozen=True, omit_defaults=True):
     granted: int = 0
     reserved: bool = False
     ticket: str = ""
+    claim: Claim | None = None
 
     def __repr__(self) -> str:
         # Not the secret.
@@ -99,6 +102,7 @@ def describe(record: Record, scope: str) -> LeaseInfo:
         metadata=hold.metadata if hold else {},
         revoked=hold.revoked if hold else None,
         reserved=hold is not None and hold.reserved,
+        mode="shared" if hold and hold.claim and all(part.shared for part in hold.claim.parts) else "exclusive",
     )
 
 
@@ -177,6 +181,18 @@ class Grant:
         ttl = self.record.ttl or self.ttl
         self.deadline = self.capped(trust_ends(sent, ttl))
         self.window, self.due = renewal_window(sent, ttl, chance)
+
+    def become(self, other: Grant) -> None:
+        """Go on as another hold, which was granted in place of this one."""
+        self.record, self.hold, self.token, self.ttl = other.record, other.hold, other.token, other.ttl
+        self.deadline, self.window, self.due = self.capped(other.deadline), other.window, other.due
+
+    def promoted(self, ttl: float, max_hold: float | None) -> Grant:
+        """The place in line as the hold it has become, to be renewed to `ttl`. The caller has claimed it."""
+        held = Grant(self._clock, self.record, self.hold, ttl, max_hold)
+        held.deadline = held.capped(self.deadline)
+        held.window, held.due = self.window, self.due
+        return held
 
     def passed_on(self, max_hold: float | None) -> Grant:
         """The same hold for the next one of this process, with the next token. The caller has claimed it."""

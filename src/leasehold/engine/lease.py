@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from leasehold.errors import LeaseLost
+from leasehold.model import Mode
 from leasehold.rules.timing import seconds
 
 if TYPE_CHECKING:
@@ -67,6 +68,12 @@ class BaseLease:
         return self._grant.hold.holder
 
     @property
+    def mode(self) -> Mode:
+        """How it is held: `exclusive`, or `shared` with others who share it."""
+        claim = self._grant.hold.claim
+        return "shared" if claim is not None and all(part.shared for part in claim.parts) else "exclusive"
+
+    @property
     def metadata(self) -> Mapping[str, str]:
         """The notes given at acquisition."""
         return MappingProxyType(self._grant.hold.metadata)
@@ -124,9 +131,9 @@ class BaseLeases(Mapping[str, L], Generic[L]):
 
     __slots__ = ("_engine", "_leases")
 
-    def __init__(self, engine: Engine, leases: Sequence[L]) -> None:
+    def __init__(self, engine: Engine, leases: Mapping[str, L]) -> None:
         self._engine = engine
-        self._leases = {lease.scope: lease for lease in leases}
+        self._leases = leases
 
     def __getitem__(self, scope: str) -> L:
         """The lease on one of the scopes."""
@@ -155,7 +162,8 @@ class BaseLeases(Mapping[str, L], Generic[L]):
         return next((lease for lease in self._leases.values() if not lease.held), None)
 
     def _grants(self) -> list[Grant]:
-        return [lease._grant for lease in self._leases.values()]  # noqa: SLF001  the same room
+        # Parts of one resource are one lease.
+        return [*dict.fromkeys(lease._grant for lease in self._leases.values())]  # noqa: SLF001  the same room
 
     def __repr__(self) -> str:
         return f"<Leases {list(self._leases.values())!r}>"

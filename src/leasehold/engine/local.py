@@ -12,7 +12,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from leasehold.engine.acquire import Ask, acquire, turned_away
+from leasehold.engine.acquire import acquire
+from leasehold.engine.attempt import Ask, turned_away
 from leasehold.engine.events import Attempt, Busy, Granted
 from leasehold.engine.grant import Grant
 from leasehold.model import Key

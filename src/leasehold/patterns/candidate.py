@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from leasehold.engine.acquire import BACKOFF, Withdrawn
+from leasehold.engine.asks import candidacy
+from leasehold.engine.attempt import BACKOFF, Withdrawn
 from leasehold.engine.engine import HOLDER_MAX
 from leasehold.engine.events import log_fields
 from leasehold.engine.grant import Grant, describe, read_hold
@@ -132,7 +133,7 @@ class Candidate:
             raise AlreadyHeld(
                 self.grant.scope, self.grant.token, "it leads already; use that leadership, or resign() first"
             )
-        ask = self.engine.candidacy(self.name, self.identity, self.ttl, wait, lambda: self.stopped)
+        ask = candidacy(self.engine, self.name, self.identity, ttl=self.ttl, wait=wait, withdrawn=lambda: self.stopped)
         self.grant = await self.engine.acquire(ask, reentrant=False)
         return self.grant
 

@@ -24,8 +24,6 @@ ALARM = "/etcdserverpb.Maintenance/Alarm"
 MEMBERS = "/etcdserverpb.Cluster/MemberList"
 
 _CREATE, _MOD = 1, 2
-_BY_CREATION = 2
-_ASCENDING = 1
 # Sorts after every key that starts so.
 _AFTER = b"\xff"
 
@@ -85,9 +83,9 @@ def get(key: bytes) -> bytes:
     return data(1, data(1, key))
 
 
-def get_all(first: bytes, end: bytes) -> bytes:
-    """As part of a transaction: look at a range of keys, the oldest first."""
-    return data(1, _range(first, end) + number(5, _ASCENDING) + number(6, _BY_CREATION))
+def get_all(first: bytes, end: bytes, limit: int) -> bytes:
+    """As part of a transaction: look at a range of keys, so many of them at most."""
+    return data(1, list_page(first, end, limit))
 
 
 def put(key: bytes, value: bytes, lease: int) -> bytes:

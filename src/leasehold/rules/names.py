@@ -9,7 +9,7 @@ another tenant. Text is compared code point by code point; look-alikes differ.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from leasehold.errors import InvalidInput, shown
 from leasehold.model import Key, Name
@@ -56,16 +56,6 @@ def scope_of(given: object, field: str = "scope") -> Name:
     return Name(check_text(field, given.text if isinstance(given, Name) else given))
 
 
-def several(given: Iterable[str | Name]) -> list[Name]:
-    """The scopes of a list that holds at least one. A text is one scope, and not a list of letters."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise InvalidInput("scopes", given, "must be a list of scopes; for a single one use hold()")
-    found = [scope_of(one, f"scopes[{place}]") for place, one in enumerate(given)]
-    if not found:
-        raise InvalidInput("scopes", given, "must name at least one scope")
-    return found
-
-
 class Names:
     """The keys of one prefix and tenant."""
 
@@ -78,6 +68,10 @@ class Names:
     def lock(self, scope: Name) -> Key:
         """Where the one record lives that says who holds the scope."""
         return Key(self._names + scope.text, LOCK)
+
+    def family(self, kind: str, text: str) -> str:
+        """Where all records live of those who want some of a resource."""
+        return f"{self.root}{kind}/{text}"
 
     def election(self, name: str) -> Key:
         """Where the one record lives that says who leads. Never the key of a lock, whatever its name."""

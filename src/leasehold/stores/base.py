@@ -68,8 +68,12 @@ class Store(Protocol):
         """
         ...
 
-    async def scan(self, family: str) -> list[Record]:
-        """All live records of a family, in the order of `born`."""
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        """All live records of a family, in the order of `born`; with windows, those whose member lies in one of them.
+
+        A window is half-open, by code points; there are 64 at most. What lies outside costs nothing, where the store
+        can look by member. A StoreError where there are more than `guarantees.scan_max`.
+        """
         ...
 
     async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
@@ -92,8 +96,6 @@ class Store(Protocol):
 async def one_by_one(store: Store, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
     """`Store.together` for a store that can do one thing at a time."""
     return [
-        await store.swap(ask.key, ask.expect, ask.value, ask.ttl)
-        if isinstance(ask, Swap)
-        else await store.scan(ask.family)
+        await store.swap(ask.key, ask.expect, ask.value, ask.ttl) if isinstance(ask, Swap) else await store.scan(*ask)
         for ask in asks
     ]

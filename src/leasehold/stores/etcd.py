@@ -24,6 +24,7 @@ from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renew
 from leasehold.rules import etcd_messages as messages
 from leasehold.rules.etcd_messages import KeyValue, Txn
 from leasehold.rules.values import MEBIBYTE, check_value
+from leasehold.rules.windows import merged, scanned
 from leasehold.stores.base import one_by_one
 from leasehold.stores.etcd_leases import SharedLease, SharedLeases
 from leasehold.stores.watching import watch_by_ear
@@ -126,11 +127,19 @@ class EtcdStore:
         channel = self._name(key).decode()
         await watch_by_ear(self._ears, channel, lambda: self._look(key), seen=seen, until=until, clock=self._clock)
 
-    async def scan(self, family: str) -> list[Record]:
-        first, end = self._prefix + f"{family}\0".encode(), self._prefix + f"{family}\1".encode()
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        """One transaction, with one part for each window."""
+        ranges = [(f"{family}\0", f"{family}\1")]
+        if windows:
+            ranges = [(f"{family}\0{first}", f"{family}\0{end}") for first, end in merged(windows)]
+        if not ranges:
+            return []
+        most = self.guarantees.scan_max
+        names = [(self._prefix + first.encode(), self._prefix + end.encode()) for first, end in ranges]
+        gets = [messages.get_all(first, end, most + 1) for first, end in names]
         # The branch that is never taken makes etcd put it through its log.
-        found = await self._wire.look(messages.txn([], [messages.get_all(first, end)], [messages.delete(first)]))
-        return [self._record(kv) for kv in found.ranges[0]]
+        found = await self._wire.look(messages.txn([], gets, [messages.delete(names[0][0])]))
+        return scanned(family, [self._record(kv) for kvs in found.ranges for kv in kvs], most)
 
     async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
         return await one_by_one(self, asks)

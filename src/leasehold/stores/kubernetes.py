@@ -24,6 +24,7 @@ from leasehold.rules.backoff import Backoff
 from leasehold.rules.kubernetes_leases import Object, Seen
 from leasehold.rules.kubernetes_names import is_election, label, lease_name, root_of
 from leasehold.rules.values import check_value
+from leasehold.rules.windows import lies_in, scanned
 from leasehold.stores.base import one_by_one
 from leasehold.stores.kubernetes_sight import sights_of
 from leasehold.stores.watching import is_still, next_look, watch_by_ear
@@ -142,10 +143,12 @@ class KubernetesStore:
                 return
         await self._look_again_and_again(key, seen, until)
 
-    async def scan(self, family: str) -> list[Record]:
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        """The API cannot choose by member: all of the family are read."""
         selector = f"{MANAGED},{leases.FAMILY_LABEL}={label(family)}"
-        found = [record for record in await self._records(selector) if record.key.family == family]
-        return sorted(found, key=lambda record: record.born)
+        mine = (record for record in await self._records(selector) if record.key.family == family)
+        found = [record for record in mine if lies_in(record.key.member, windows)]
+        return scanned(family, found, self.guarantees.scan_max)
 
     async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
         return await one_by_one(self, asks)

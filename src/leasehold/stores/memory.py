@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules.values import MEBIBYTE, check_value
+from leasehold.rules.windows import lies_in, scanned
 from leasehold.wires.clock import Clock
 from leasehold.wires.colour import Colour, Signal
 
@@ -182,15 +183,15 @@ class MemoryStore:
                 if not watching:
                     del memory.watchers[key]
 
-    async def scan(self, family: str) -> list[Record]:
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
         memory = self._memory
         with memory.lock:
-            keys = [Key(family, member) for member in memory.families.get(family, ())]
+            keys = [Key(family, member) for member in memory.families.get(family, ()) if lies_in(member, windows)]
             found = [memory.record(key, row) for key in keys if (row := memory.live(key))]
-        return sorted(found, key=lambda record: record.born)
+        return scanned(family, found, self.guarantees.scan_max)
 
     async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
-        return [self._swap(ask) if isinstance(ask, Swap) else await self.scan(ask.family) for ask in asks]
+        return [self._swap(ask) if isinstance(ask, Swap) else await self.scan(*ask) for ask in asks]
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         memory = self._memory

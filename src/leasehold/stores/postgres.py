@@ -22,6 +22,7 @@ from leasehold.errors import PermissionDenied, StoreDamaged, StoreError, StoreUn
 from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules.backoff import Backoff
 from leasehold.rules.values import MEBIBYTE, check_value
+from leasehold.rules.windows import merged, scanned
 from leasehold.stores.watching import is_still, next_look, watch_by_ear
 from leasehold.wires.chance import chance
 from leasehold.wires.colour import Colour
@@ -43,7 +44,7 @@ from leasehold.wires.postgres_link import (
 )
 from leasehold.wires.postgres_url import SCHEMA as DEFAULT_SCHEMA
 
-SCHEMA = 1
+SCHEMA = 2
 POLL = Backoff(cap=1.0)
 # How many characters of a family an index can hold, whatever they are.
 HEAD = 600
@@ -169,20 +170,30 @@ class PostgresStore:
         else:
             await self._look_again_and_again(key, seen, until)
 
-    async def scan(self, family: str) -> list[Record]:
-        return _records(await self._wire.ask(*self._scan(family)))
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        ask = Scan(family, windows)
+        return self._scanned(ask, await self._wire.ask(*self._scan(ask)))
 
     async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
         """One flight, and one transaction."""
-        said = [self._swap(ask) if isinstance(ask, Swap) else self._scan(ask.family) for ask in asks]
+        said = [self._swap(ask) if isinstance(ask, Swap) else self._scan(ask) for ask in asks]
         answers = await self._wire.ask_all(said)
         return [
-            _swapped(ask, rows[0][0]) if isinstance(ask, Swap) else _records(rows)
+            _swapped(ask, rows[0][0]) if isinstance(ask, Swap) else self._scanned(ask, rows)
             for ask, rows in zip(asks, answers, strict=True)
         ]
 
-    def _scan(self, family: str) -> Ask:
-        return self._say.scan, [_head(family), _rest(family)]
+    def _scan(self, ask: Scan) -> Ask:
+        firsts = ends = None
+        if ask.windows:
+            windows = merged(ask.windows)
+            firsts, ends = (_array(window[edge] for window in windows) for edge in (0, 1))
+        # One more than is answered shows that there are more.
+        most = str(self.guarantees.scan_max + 1).encode()
+        return self._say.scan, [_head(ask.family), _rest(ask.family), firsts, ends, most]
+
+    def _scanned(self, ask: Scan, rows: Sequence[Row]) -> list[Record]:
+        return scanned(ask.family, _records(rows), self.guarantees.scan_max)
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         # Every root ends with a slash, and "0" is the character after it.
@@ -215,7 +226,7 @@ class PostgresStore:
             except StoreError as error:
                 # Unless somebody else was quicker.
                 if self._version(link, until) == version:
-                    raise self._not_installed(error) from error
+                    raise self._not_installed(version, error) from error
             version = self._version(link, until)
         if version > SCHEMA:
             raise StoreDamaged(
@@ -236,12 +247,13 @@ class PostgresStore:
             )
         return 0
 
-    def _not_installed(self, error: StoreError) -> StoreError:
+    def _not_installed(self, version: int, error: StoreError) -> StoreError:
         if not isinstance(error, PermissionDenied):
             return error
+        words = f" {self._schema} {version}" if version else ""
         return PermissionDenied(
             f"{self._where} has no schema {self._schema} of version {SCHEMA}, and this role may not create it "
-            f"({error}). Run what `python -m leasehold.stores.postgres` prints as a role that may, then let it "
+            f"({error}). Run what `python -m leasehold.stores.postgres{words}` prints as a role that may, then let it "
             f"GRANT USAGE ON SCHEMA {self._schema}, and EXECUTE ON ALL FUNCTIONS IN SCHEMA {self._schema}, TO this role"
         )
 
@@ -287,7 +299,7 @@ class _Statements:
         self.rewrite: Statement = call("rewrite", "text", "bytea", "bigint", "bytea", lasts, "boolean", "text")
         self.remove: Statement = call("remove", "text", "bytea", "bigint", "text")
         self.touch: Statement = call("touch", "text[]", "bytea[]", "bigint[]", f"{lasts}[]", "text", rows=True)
-        self.scan: Statement = call("scan", "text", "text", rows=True)
+        self.scan: Statement = call("scan", "text", "text", "text[]", "text[]", "integer", rows=True)
         self.page: Statement = call("page", "text", "text", "text", "text", "text", "integer", rows=True)
         self.collect: Statement = call("collect", "integer")
         self.often: tuple[Statement, ...] = (self.load, self.put, self.remove, self.touch, self.scan)
@@ -353,4 +365,5 @@ def _persistence(commit: str, facts: Facts) -> str:
 if __name__ == "__main__":
     import sys
 
-    print(f"BEGIN;\n{installation(sys.argv[1] if sys.argv[1:] else DEFAULT_SCHEMA)}COMMIT;")  # noqa: T201  for psql
+    _schema, _version = (*sys.argv[1:], *(DEFAULT_SCHEMA, "0")[len(sys.argv) - 1 :])
+    print(f"BEGIN;\n{installation(_schema, int(_version))}COMMIT;")  # noqa: T201  for psql

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -19,6 +20,7 @@ from zlib import crc32
 from leasehold.errors import StoreDamaged, StoreError
 from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules.values import MEBIBYTE, check_value
+from leasehold.rules.windows import merged, scanned
 from leasehold.stores.watching import watch_by_ear
 from leasehold.wires.colour import Colour
 from leasehold.wires.ears import Ears
@@ -56,8 +58,9 @@ LOAD = _script("load")
 SWAP = _script("swap", writes=True)
 TOUCH = _script("touch", writes=True)
 RANGE = _script("range")
+SCAN = _script("scan")
 COLLECT = _script("collect")
-SCRIPTS = (LOAD, SWAP, TOUCH, RANGE, COLLECT)
+SCRIPTS = (LOAD, SWAP, TOUCH, RANGE, SCAN, COLLECT)
 
 _FAILOVER = {
     "single": "none of its own",
@@ -126,20 +129,32 @@ class RedisStore:
         size, _, told = said.partition(b" ")
         return _record(_key(told[: int(size)]), told[int(size) :], None) if told else None
 
-    async def scan(self, family: str) -> list[Record]:
-        return _scanned(await self._wire.ask(_scan(family)))
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        ask = Scan(family, windows)
+        return self._scanned(ask, await self._wire.ask(self._scan(ask)))
 
     async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
         """One flight: they are of one family, so of one bucket and one server."""
-        calls = [self._swap(ask) if isinstance(ask, Swap) else _scan(ask.family) for ask in asks]
+        calls = [self._swap(ask) if isinstance(ask, Swap) else self._scan(ask) for ask in asks]
         answers = await self._wire.ask_all(calls)
         for answer in answers:
             if isinstance(answer, StoreError):
                 raise answer
         return [
-            _swapped(ask, answer) if isinstance(ask, Swap) else _scanned(answer)
+            _swapped(ask, answer) if isinstance(ask, Swap) else self._scanned(ask, answer)
             for ask, answer in zip(asks, answers, strict=True)
         ]
+
+    def _scan(self, ask: Scan) -> Call:
+        family = ask.family.encode()
+        ranges = [(b"[%b\0" % family, b"(%b\1" % family)]
+        if ask.windows:
+            names = ((_name(Key(ask.family, first)), _name(Key(ask.family, end))) for first, end in merged(ask.windows))
+            ranges = [(b"[" + first, b"(" + end) for first, end in names]
+        return Call(SCAN, _bucket(ask.family), (self.guarantees.scan_max, *chain.from_iterable(ranges)))
+
+    def _scanned(self, ask: Scan, answer: Any) -> list[Record]:
+        return scanned(ask.family, _records(answer), self.guarantees.scan_max)
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         """All buckets are asked for their next few; what lies before the first unseen name is the page."""
@@ -151,7 +166,7 @@ class RedisStore:
             answers = await self._all(RANGE, (first, last, share))
             ends = [answer[1] for answer in answers if answer[0] == share]
             seen = min(ends, default=AFTER_ALL)
-            near = (record for answer in answers for record in _records(answer) if _name(record.key) <= seen)
+            near = (record for answer in answers for record in _records(answer[2:]) if _name(record.key) <= seen)
             found += sorted(near, key=lambda record: record.key)
             if not ends:
                 break
@@ -209,8 +224,8 @@ def _good(answers: list[Any]) -> list[Any]:
 
 
 def _records(answer: list[Any]) -> list[Record]:
-    """The records of an answer to RANGE."""
-    found = zip(answer[2::3], answer[3::3], answer[4::3], strict=True)
+    """Records that come as name, text and what is left of each."""
+    found = zip(answer[::3], answer[1::3], answer[2::3], strict=True)
     return [_record(_key(name), text, left) for name, text, left in found]
 
 
@@ -236,15 +251,6 @@ def _swapped(ask: Swap, said: Any) -> Record | Conflict:
         return ask.expect or Conflict(None)
     revision, born, micro, left = answer
     return Record(ask.key, ask.value, revision, born, _seconds(micro), _seconds(left))
-
-
-def _scan(family: str) -> Call:
-    text = family.encode()
-    return Call(RANGE, _bucket(family), (b"[%b\0" % text, b"(%b\1" % text, -1))
-
-
-def _scanned(answer: Any) -> list[Record]:
-    return sorted(_records(answer), key=lambda record: record.born)
 
 
 def _touched(held: Record, ttl: float, answer: Any) -> tuple[Renewal, Record | None]:

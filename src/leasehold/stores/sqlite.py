@@ -27,6 +27,7 @@ from leasehold.errors import StoreDamaged, one_line
 from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules.clocks import Relation, read_domain, relation, write_domain
 from leasehold.rules.values import MEBIBYTE, check_value
+from leasehold.rules.windows import merged, scanned
 from leasehold.stores.watching import watch_by_ear
 from leasehold.wires.colour import Colour
 from leasehold.wires.ears import Ears
@@ -59,13 +60,19 @@ _PUT = (
 _REWRITE = "UPDATE records_2 SET value = ?, revision = ? WHERE family = ? AND member = ?"
 _TOUCH = "UPDATE records_2 SET ttl = ?, ends = ?, clock = ? WHERE family = ? AND member = ?"
 _DELETE = "DELETE FROM records_2 WHERE family = ? AND member = ?"
-_ROWS = "SELECT value, revision, born, ttl, ends, clock, family, member FROM records_2"
+_COLUMNS = "records_2.value, revision, born, ttl, ends, clock, family, member"
+_ROWS = f"SELECT {_COLUMNS} FROM records_2"  # noqa: S608  our own words
 _ONE = f"{_ROWS} WHERE family = ? AND member = ?"
 # Where there is none it is the counter's: a record that came and went between two looks has moved it.
 _REVISION = (
     "SELECT ifnull((SELECT revision FROM records_2 WHERE family = ? AND member = ?), -(SELECT revision FROM state))"
 )
-_SCAN = f"{_ROWS} WHERE family = ? ORDER BY born"
+_SCAN = f"{_ROWS} WHERE family = ?"
+# One statement, which sees one state of the file. CROSS JOIN: the windows come first, and the primary key finds each.
+_PART = (
+    f"SELECT {_COLUMNS} FROM json_each(?) AS given CROSS JOIN records_2 "  # noqa: S608  our own words
+    "WHERE family = ? AND member >= json_extract(given.value, '$[0]') AND member < json_extract(given.value, '$[1]')"
+)
 _PAGE = f"{_ROWS} WHERE (family, member) > (?, ?) AND family < ? ORDER BY family, member"
 _AFTER = f"{_ROWS} WHERE (family, member) > (?, ?) ORDER BY family, member LIMIT ?"
 _FIRST_SEEN = "SELECT revision, ends, at FROM observations WHERE family = ? AND member = ? AND clock = ?"
@@ -140,11 +147,13 @@ class SqliteStore:
         channel = "\0".join(key)
         await watch_by_ear(self._ears, channel, lambda: self.load(key), seen=seen, until=until, clock=self._clock)
 
-    async def scan(self, family: str) -> list[Record]:
-        return await self._select(_SCAN, (family,), None)
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        most = self.guarantees.scan_max
+        return scanned(family, await self._select(*_scan(family, windows), most + 1), most)
 
     async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
         """In one transaction."""
+        most = self.guarantees.scan_max
         for ask in asks:
             if isinstance(ask, Swap):
                 check_value(ask.value, self.guarantees.value_max)
@@ -153,7 +162,7 @@ class SqliteStore:
             return [
                 self._swap(db, ask)
                 if isinstance(ask, Swap)
-                else self._look(db, _SCAN, (ask.family,), None, observe=True) or []
+                else scanned(ask.family, self._look(db, *_scan(*ask), most + 1, observe=True) or [], most)
                 for ask in asks
             ]
 
@@ -176,7 +185,7 @@ class SqliteStore:
         found = await self._wire.read(look)
         return await self._wire.write(lambda db: sum(self._dropped(db, key) for key in found))
 
-    async def _select(self, statement: str, bindings: tuple[str, ...], limit: int | None) -> list[Record]:
+    async def _select(self, statement: str, bindings: tuple[str, ...], limit: int) -> list[Record]:
         """The live records a statement finds. Only the first sight of another clock's record needs a write."""
         found = await self._wire.read(lambda db: self._look(db, statement, bindings, limit, observe=False))
         if found is None:
@@ -186,7 +195,7 @@ class SqliteStore:
     # What happens inside a transaction.
 
     def _look(
-        self, db: apsw.Connection, statement: str, bindings: tuple[str, ...], limit: int | None, *, observe: bool
+        self, db: apsw.Connection, statement: str, bindings: tuple[str, ...], limit: int, *, observe: bool
     ) -> list[Record] | None:
         """The live records; None if another clock's record is seen for the first time and must not be written down."""
         # Before the read: a renewal that lands after it must not look like an end.
@@ -289,6 +298,11 @@ class SqliteStore:
         if known is None:
             known = self._relations[clock] = relation(self._clock.domain, read_domain(clock))
         return known
+
+
+def _scan(family: str, windows: Sequence[tuple[str, str]]) -> tuple[str, tuple[str, ...]]:
+    """The statement that finds the records of a scan, in any order, and what it takes."""
+    return (_PART, (msgspec.json.encode(merged(windows)).decode(), family)) if windows else (_SCAN, (family,))
 
 
 def _record(key: Key, row: _Row, left: float) -> Record | None:

@@ -12,8 +12,8 @@ the leader's wall clock.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import msgspec
 
@@ -21,9 +21,11 @@ from leasehold.errors import StoreDamaged, StoreError, StoreUnavailable, shown
 from leasehold.model import KEEP, Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.rules import zookeeper_nodes as nodes
 from leasehold.rules.values import check_value
+from leasehold.rules.windows import lies_in, scanned
 from leasehold.rules.zookeeper_nodes import Header, Kind
 from leasehold.stores.base import one_by_one
 from leasehold.stores.watching import watch_by_ear
+from leasehold.stores.zookeeper_limits import ANY_LIMITS, guarantees_of
 from leasehold.stores.zookeeper_tenure import Tenure
 from leasehold.wires import zookeeper_frames as frames
 from leasehold.wires.colour import Colour
@@ -34,17 +36,12 @@ from leasehold.wires.zookeeper_frames import Refused, Request, multi
 from leasehold.wires.zookeeper_line import ZooKeeperLine
 from leasehold.wires.zookeeper_url import ZooKeeperConfig
 
-# A packet is 1,048,575 bytes at most, unless the server was told otherwise; names and header go along.
-VALUE_MAX = 1_000_000
 # How often one write is tried that somebody else's came between.
 TRIES = 5
 # How many nodes are read in one flight.
 FLIGHT = 200
 # What looks, lists and writes what lasts; nothing lives in it.
 LOOKING = 30.0
-# Before any server was asked: what a ttl may be at all.
-ANY_LIMITS = (0.1, 86_400.0)
-DAY = 86_400.0
 SOON = 0.1
 
 
@@ -68,12 +65,12 @@ class ZooKeeperStore:
         self._acl = frames.CREATOR_ALL_ACL if config.user else frames.OPEN_ACL_UNSAFE
         self._looks = Session(self._wire, LOOKING)
         self._tenures: dict[float, Tenure] = {}
-        self.guarantees: Guarantees = _guarantees(*ANY_LIMITS)
+        self.guarantees: Guarantees = guarantees_of(*ANY_LIMITS)
 
     async def open(self) -> None:
         await self._wire.open()
         try:
-            self.guarantees = _guarantees(*await self._wire.limits())
+            self.guarantees = guarantees_of(*await self._wire.limits())
             await self._settle()
         except BaseException:
             await self.close()
@@ -149,13 +146,34 @@ class ZooKeeperStore:
         channel = self._at(nodes.record_path(key))
         await watch_by_ear(self._ears, channel, lambda: self.load(key), seen=seen, until=until, clock=self._clock)
 
-    async def scan(self, family: str) -> list[Record]:
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        """All names are read, and the nodes of those that count."""
         (names,) = await self._look([frames.GetChildren(self._at(nodes.bucket_path(family)), False)])
-        mine = [name for name in names or () if name.startswith(nodes.prefix(family))]
-        return sorted(await self._records(mine), key=lambda record: record.born)
+        return await self._among(names or (), family, windows)
+
+    async def _among(self, names: Iterable[str], family: str, windows: Sequence[tuple[str, str]]) -> list[Record]:
+        keys = (nodes.key_of(name) for name in names if name.startswith(nodes.prefix(family)))
+        mine = [key for key in keys if key is not None and lies_in(key.member, windows)]
+        return scanned(family, await self._loaded(mine), self.guarantees.scan_max)
 
     async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
+        """One after the other, but for what everybody does who comes: make a record, and see who else is there."""
+        match asks:
+            case [Swap(expect=None, value=bytes(), ttl=float()) as ask, Scan() as scan] if (
+                scan.family == ask.key.family
+            ):
+                found = await self._come_and_look(ask, scan)
+                return found or await one_by_one(self, asks)
         return await one_by_one(self, asks)
+
+    async def _come_and_look(self, ask: Swap, scan: Scan) -> list[Record | Conflict | list[Record]] | None:
+        """Two flights: names are listed in the one that makes the record, in its session. None if it was not made."""
+        check_value(ask.value, self.guarantees.value_max)
+        names = frames.GetChildren(self._at(nodes.bucket_path(scan.family)), False)
+        made, *listed = await self._make(ask.key, cast("bytes", ask.value), cast("float", ask.ttl), None, 0, names)
+        if isinstance(made, Record) and listed and not isinstance(listed[0], Refused):
+            return [made, await self._among(listed[0], scan.family, scan.windows)]
+        return None
 
     async def page(self, root: str, after: Key | None, limit: int) -> list[Record]:
         """All names are read, and as many nodes as the page has."""
@@ -184,7 +202,7 @@ class ZooKeeperStore:
         """One flight. Where something stands in the way: what is it, and has it ended?"""
         way: Record | None = None
         for _ in range(TRIES):
-            made = await self._make(key, value, None if ttl is KEEP else ttl, instead=way)
+            (made,) = await self._make(key, value, None if ttl is KEEP else ttl, way)
             if isinstance(made, Record):
                 return made
             found = await self._read(key)
@@ -199,13 +217,16 @@ class ZooKeeperStore:
 
     async def _replace(self, key: Key, expect: Record, value: bytes, ttl: float | Keep | None) -> Record | Conflict:
         """Another node in its place, which may live in another session; it was born when the first one was."""
-        made = await self._make(key, value, None if ttl is KEEP else ttl, instead=expect, born=expect.born)
+        (made,) = await self._make(key, value, None if ttl is KEEP else ttl, expect, expect.born)
         return made if isinstance(made, Record) else await self._refused(key, made)
 
     async def _make(
-        self, key: Key, value: bytes, ttl: float | None, *, instead: Record | None, born: int = 0
-    ) -> Record | Refused:
-        """A new node with a new witness, where there is none, or exactly in the place of another."""
+        self, key: Key, value: bytes, ttl: float | None, instead: Record | None, born: int = 0, *also: Request
+    ) -> list[Any]:
+        """A new node with a new witness, where there is none, or exactly in the place of another.
+
+        The record or the refusal, and the answers to what goes along in its session, if it has one.
+        """
         witness = secrets.token_hex(12)
         tenure = self._tenure(ttl)
         length = await tenure.timeout() if tenure else ttl
@@ -222,16 +243,16 @@ class ZooKeeperStore:
             frames.SetData(path, data, frames.ANY),
         )
         if tenure:
-            answer = await tenure.make(request, witness, self._removal(path, beside))
+            answer, *others = await tenure.make(request, witness, self._removal(path, beside), *also)
         else:
-            (answer,) = await self._looks.ask([request])
+            answer, *others = await self._looks.ask([request])
         if isinstance(answer, Refused):
             self._check(answer, path, frames.NO_NODE, frames.BAD_VERSION, frames.NODE_EXISTS)
-            return answer
+            return [answer]
         self._let_go(instead)
         stat = answer[-1]
         tag = Tag(kind, witness, stat.version, stat.ephemeralOwner)
-        return Record(key, value, stat.mzxid, born or stat.czxid, length, length, tag)
+        return [Record(key, value, stat.mzxid, born or stat.czxid, length, length, tag), *others]
 
     async def _rewrite(self, key: Key, expect: Record, value: bytes, ttl: float | Keep | None) -> Record | Conflict:
         """The same node says something else. Whose session it lives in stays as it is."""
@@ -332,10 +353,6 @@ class ZooKeeperStore:
         (found,) = await self._look([self._get(key)])
         return None if found is None else self._record(key, *found)
 
-    async def _records(self, names: Sequence[str]) -> list[Record]:
-        keys = [key for name in names if (key := nodes.key_of(name)) is not None]
-        return await self._loaded(keys)
-
     async def _loaded(self, keys: Sequence[Key]) -> list[Record]:
         """Those that are live."""
         return [record for record in await self._shown(keys) if record is not None]
@@ -430,21 +447,3 @@ def _tag(record: Record) -> Tag:
 
 def _whole(held: Record, ttl: float) -> Record:
     return msgspec.structs.replace(held, ttl=ttl, left=ttl)
-
-
-def _guarantees(shortest: float, longest: float) -> Guarantees:
-    return Guarantees(
-        store="zookeeper",
-        clock="the leader's monotonic clock ends sessions and with them leases; its wall clock only what outlasts them",
-        persistence="every change is on the disks of a majority before it is answered, unless forceSync=no",
-        failover="a new leader gives every session its whole timeout again: leases may end later, never earlier",
-        token_source="the zxid of the granting write, which grows for the whole ensemble",  # noqa: S106  no password
-        wake_up="watch",
-        ttl_min=shortest,
-        ttl_max=min(longest, DAY),
-        ttl_step=1.0,
-        batch=500,
-        value_max=VALUE_MAX,
-        left_is_bound=True,
-        unrenewed_max=DAY,
-    )

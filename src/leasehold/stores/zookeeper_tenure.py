@@ -36,11 +36,14 @@ class Tenure:
             await self.session.attach()
         return self.session.timeout
 
-    async def make(self, request: Request, witness: str, removal: Request) -> Any:
-        """The answer to a request that makes a record. Where there is none, it may live here all the same."""
+    async def make(self, request: Request, witness: str, removal: Request, *also: Request) -> list[Any]:
+        """The answer to a request that makes a record. Where there is none, it may live here all the same.
+
+        And to what is asked in the same flight: it is answered as of after that.
+        """
         self._note(witness, removal)
         try:
-            answer = await self._ask(request)
+            answer, *others = await self._ask(request, *also)
         except BaseException as error:
             # Noted once more: it may have been sent on a session that began meanwhile.
             self._note(witness, removal)
@@ -51,11 +54,11 @@ class Tenure:
             self.forget(witness)
         else:
             self._note(witness, removal)
-        return answer
+        return [answer, *others]
 
     async def rewrite(self, request: Request, witness: str) -> Any:
         """The answer to a request that changes a record and gives it its whole ttl again."""
-        answer = await self._ask(request)
+        (answer,) = await self._ask(request)
         if not isinstance(answer, Refused):
             self._extend([witness])
         return answer
@@ -65,7 +68,7 @@ class Tenure:
 
         By `sync`, which the leader answers: a server cut off from it would still answer a ping.
         """
-        answer = await self._ask(frames.Sync(root))
+        (answer,) = await self._ask(frames.Sync(root))
         if isinstance(answer, Refused):
             raise reply_error(self.session.where, answer.code, root)
         self._extend(witnesses)
@@ -85,14 +88,14 @@ class Tenure:
         self._begin_life()
         await self.session.end(politely=not self._living)
 
-    async def _ask(self, request: Request) -> Any:
-        """The answer, after whatever is past its end was removed in the same flight."""
+    async def _ask(self, *requests: Request) -> list[Any]:
+        """The answers, after whatever is past its end was removed in the same flight."""
         overdue = self._overdue()
-        *removed, answer = await self.session.ask([*(removal for _, removal in overdue), request])
-        for (witness, _), gone in zip(overdue, removed, strict=True):
+        answers = await self.session.ask([*(removal for _, removal in overdue), *requests])
+        for (witness, _), gone in zip(overdue, answers, strict=False):
             if not isinstance(gone, Refused) or gone.code == frames.NO_NODE:
                 self.forget(witness)
-        return answer
+        return answers[len(overdue) :]
 
     def _overdue(self) -> list[tuple[str, Request]]:
         self._begin_life()

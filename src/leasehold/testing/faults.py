@@ -141,8 +141,8 @@ class FaultyStore:
     async def watch(self, key: Key, seen: Record | None, until: float) -> Record | None:
         return await self._through("watch", lambda: self.inner.watch(key, seen, until))
 
-    async def scan(self, family: str) -> list[Record]:
-        return await self._through("scan", lambda: self.inner.scan(family))
+    async def scan(self, family: str, windows: Sequence[tuple[str, str]] = ()) -> list[Record]:
+        return await self._through("scan", lambda: self.inner.scan(family, windows))
 
     async def together(self, asks: Sequence[Swap | Scan]) -> list[Record | Conflict | list[Record]]:
         """One after the other, so that each can have its own fault."""

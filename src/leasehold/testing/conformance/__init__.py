@@ -25,13 +25,14 @@ from leasehold.testing.conformance.exercise import claims, exercises
 pytest: Any = require("pytest", feature="the conformance suite", extra="testing")
 # So that a law that fails shows the values, wherever the suite is used.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{laws}_laws" for laws in ("store", "client", "loss", "fault", "line", "process")),
+    *(f"{__name__}.{laws}_laws" for laws in ("store", "client", "loss", "fault", "line", "part", "process")),
 )
 
 from leasehold.testing.conformance.client_laws import ClientLaws  # noqa: E402  these need pytest
 from leasehold.testing.conformance.fault_laws import FaultLaws  # noqa: E402
 from leasehold.testing.conformance.line_laws import LineLaws  # noqa: E402
 from leasehold.testing.conformance.loss_laws import LossLaws  # noqa: E402
+from leasehold.testing.conformance.part_laws import PartLaws  # noqa: E402
 from leasehold.testing.conformance.store_laws import StoreLaws  # noqa: E402
 
 __all__ = ["Arena", "Conformance", "MakeWorld", "World", "arenas", "claims", "exercises"]
@@ -39,7 +40,7 @@ __all__ = ["Arena", "Conformance", "MakeWorld", "World", "arenas", "claims", "ex
 COLOURS = ("blocking", "asyncio")
 
 
-class Conformance(StoreLaws, ClientLaws, LossLaws, FaultLaws, LineLaws):
+class Conformance(StoreLaws, ClientLaws, LossLaws, FaultLaws, LineLaws, PartLaws):
     """All laws that hold inside one process. Inherit in a test class; needs the `arena` fixture."""
 
 

@@ -138,8 +138,8 @@ class LeaseFace:
     def __getattr__(self, name: str) -> Any:
         self._arena.used.add(f"Lease.{name}")
         found = getattr(self.real, name)
-        if name in {"renew", "release"}:
-            return lambda: self._person.do(found)
+        if name in {"renew", "release", "downgrade", "upgrade", "release_part"}:
+            return lambda *args, **options: self._person.do(functools.partial(found, *args, **options))
         if name == "adopt":
             return lambda by: self._arena.person_of(by).do(found)
         return found

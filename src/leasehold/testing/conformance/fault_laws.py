@@ -11,6 +11,7 @@ import pytest
 from leasehold.engine import events
 from leasehold.engine.blocking import drive
 from leasehold.engine.grant import read_hold
+from leasehold.engine.looking import key_of
 from leasehold.errors import AcquireTimeout, StoreUnavailable
 from leasehold.model import Guarantees, Record, Renewal
 from leasehold.stores.base import Store
@@ -328,7 +329,7 @@ class FaultLaws:
         secrets = set()
         for _ in range(5):
             lease = ada.acquire("job", ttl=arena.ttl)
-            hold = read_hold(store.load(ada.locks._engine.key_of("job")))  # noqa: SLF001  what no client shows
+            hold = read_hold(store.load(key_of(ada.locks._engine, "job")))  # noqa: SLF001  what no client shows
             assert hold is not None
             assert len(hold.secret) >= 32
             secrets.add(hold.secret)

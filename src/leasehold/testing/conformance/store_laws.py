@@ -11,11 +11,30 @@ import random
 import pytest
 
 from leasehold.errors import InvalidInput
-from leasehold.model import KEEP, Conflict, Key, Record, Renewal, Unrenewed
+from leasehold.model import KEEP, Conflict, Key, Record, Renewal, Scan, Swap, Unrenewed
 from leasehold.testing.conformance.arena import Arena
 from leasehold.testing.conformance.exercise import exercises
 
 KEY = Key("app/t/name/laws", "lock")
+PARTS = "app/t/line/parts"
+# Where records of ranges and paths lie, and others beside them, in more than one alphabet.
+MEMBERS = [
+    "!",
+    "lock",
+    "p/a b//1",
+    "p/a//1",
+    "p/ä//1",
+    "r00",
+    "r0000ff/1",
+    "r01",
+    "r0é",
+    "s/1",
+    "z",
+    "ä",
+    "日本",
+    "𝄞",
+    "𝄞1",
+]
 
 
 class StoreLaws:
@@ -256,6 +275,38 @@ class StoreLaws:
                 seen[record.revision] = {found.revision for found in future.result(20)}
         for mine, others in seen.items():
             assert {revision for revision in seen if revision <= mine} <= others
+
+    @exercises("Store.scan")
+    def test_windows_show_those_of_a_family_that_lie_in_one_of_them_once_and_in_the_order_of_birth(
+        self, arena: Arena
+    ) -> None:
+        store, rng = arena.store(), random.Random(7)
+        for member in rng.sample(MEMBERS, len(MEMBERS)):
+            store.swap(Key(PARTS, member), None, b"x", arena.ttl)
+            store.swap(Key(f"{PARTS}/other", member), None, b"x", arena.ttl)
+        everybody = sorted(store.scan(PARTS), key=lambda record: record.born)
+        assert sorted(record.key.member for record in everybody) == MEMBERS
+        edges = ["", *MEMBERS, *(f"{member}!" for member in MEMBERS), "p", "p/a", "p/a0", "r", "r0", "\U0010ffff"]
+        drawn = [[(rng.choice(edges), rng.choice(edges)) for _ in range(rng.choice([1, 2, 5, 17]))] for _ in range(16)]
+        touching = [("", "lock"), ("lock", "r00"), ("p", "s/1"), ("z", "z")]
+        for windows in [*drawn, touching, touching[::-1] * 16, [("r01", "r00")], [("", "\U0010ffff")]]:
+            expected = [one.key for one in everybody if any(a <= one.key.member < b for a, b in windows)]
+            assert [record.key for record in store.scan(PARTS, windows)] == expected
+
+    @exercises("Store.scan", "Store.together")
+    def test_whoever_creates_and_looks_through_windows_sees_itself_and_nobody_who_has_ended(self, arena: Arena) -> None:
+        store, window = arena.store(), ("r0", "r1")
+        old, new, beside = (Key(PARTS, member) for member in ("r0/old", "r0/new", "r2/beside"))
+        store.swap(old, None, b"x", Unrenewed(arena.ttl))
+        assert [record.key for record in store.scan(PARTS, [window])] == [old]
+        arena.elapse(1.05 * arena.ttl)
+        arena.eventually(lambda: store.scan(PARTS, [window]) == [])
+        store.swap(beside, None, b"x", arena.ttl)
+        made, found, all_of_them = store.together(
+            [Swap(new, None, b"x", arena.ttl), Scan(PARTS, [window]), Scan(PARTS)]
+        )
+        assert [record.revision for record in found] == [made.revision]
+        assert [record.key for record in all_of_them] == [beside, new]
 
     @exercises("Store.page")
     def test_pages_list_a_root_in_order_and_nothing_beside_it(self, arena: Arena) -> None:
