@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import calls, etcd, imports, kubernetes, postgres, redis, renewals, scans, sqlite, waiting, zookeeper
+from benchmarks import (
+    calls,
+    etcd,
+    fences,
+    imports,
+    kubernetes,
+    optimistic,
+    postgres,
+    redis,
+    renewals,
+    scans,
+    sqlite,
+    waiting,
+    zookeeper,
+)
 from benchmarks.harness import print_table
 
 figures = [
     figure
-    for measured in (sqlite, redis, postgres, kubernetes, etcd, zookeeper, waiting, scans, calls, renewals, imports)
+    for measured in (
+        *(sqlite, redis, postgres, kubernetes, etcd, zookeeper),
+        *(waiting, optimistic, scans, fences, calls, renewals, imports),
+    )
     for figure in measured.figures()
 ]
 print_table(figures)

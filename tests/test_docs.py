@@ -64,7 +64,22 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 
 PROGRAMS = [
     (page.name, number, program)
-    for page in [DOCS / "testing.md", *(DOCS / "howto" / f"{name}.md" for name in ("election", "guard", "waiting"))]
+    for page in [
+        DOCS / "testing.md",
+        *(
+            DOCS / "howto" / f"{name}.md"
+            for name in (
+                "election",
+                "fence",
+                "fence-redis-kubernetes-http",
+                "fence-sql",
+                "guard",
+                "lock-or-optimistic",
+                "parts",
+                "waiting",
+            )
+        ),
+    ]
     for number, program in enumerate(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
 ]
 

@@ -18,8 +18,10 @@ import pytest
 from leasehold import client
 from leasehold.client import Hold
 from leasehold.engine import acquire, grant, heartbeat, looking
+from leasehold.engine.attempt import Asking
 from leasehold.engine.doubt import Doubts
 from leasehold.engine.engine import Engine
+from leasehold.engine.marks import Marks
 from leasehold.errors import AcquireTimeout
 from leasehold.model import Conflict, Keep, Key, Record, Renewal, Scan, Swap
 from leasehold.stores.memory import MemoryStore
@@ -259,11 +261,35 @@ def revoking_frees_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(looking, "_break", lambda engine, record, reason, force: real(engine, record, reason, force=True))
 
 
+def nothing_is_remembered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Marks, "of", lambda _self, _family: 0)
+
+
+def compared_with_what_is_known_now(patch: pytest.MonkeyPatch) -> None:
+    known = property(lambda self: self.engine.marks.of(self.ask.key.family), lambda _self, _then: None)
+    patch.setattr(Asking, "mark", known, raising=False)
+
+
 CONTROLS = [
     Control(
         "the token restarts at one",
         ("test_revisions_grow_over_many_lives_of_one_key", "test_tokens_grow_across_release_expiry_and_force"),
         CounterInTheRecord,
+        # A client that remembers would notice before the law does.
+        patch=nothing_is_remembered,
+    ),
+    Control(
+        "nothing is remembered",
+        (
+            "test_a_token_that_is_not_larger_is_given_back_and_told",
+            "test_one_who_waited_for_such_a_token_calls_the_next_in_line",
+        ),
+        patch=nothing_is_remembered,
+    ),
+    Control(
+        "what was granted meanwhile counts",
+        ("test_one_who_came_first_and_is_served_last_is_not_refused",),
+        patch=compared_with_what_is_known_now,
     ),
     Control(
         "a release deletes by name",

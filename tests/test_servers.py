@@ -596,5 +596,5 @@ def test_where_it_may_not_install_the_script_says_the_exact_command(tmp_path: Pa
         check=False,
     )
     assert done.returncode == 1
-    packages = "redis-server openssl default-jre-headless etcd-server kubernetes-client xz-utils"
+    packages = "redis-server openssl default-jre-headless etcd-server etcd-client kubernetes-client xz-utils"
     assert f"sudo apt-get update && sudo apt-get install -y {packages}\n" in done.stderr

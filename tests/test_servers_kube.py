@@ -375,11 +375,13 @@ def test_a_program_of_kubernetes_is_taken_from_assets_then_path_then_cache(
     assert program(home / ".cache" / programs.KUBE_CACHE, name) == find[name]()
 
 
-@pytest.mark.parametrize(("name", "package"), [("etcd", "etcd-server"), ("kubectl", "kubernetes-client")])
+@pytest.mark.parametrize(
+    ("name", "package"), [("etcd", "etcd-server"), ("etcdctl", "etcd-client"), ("kubectl", "kubernetes-client")]
+)
 def test_etcd_and_kubectl_come_from_assets_or_packages(
     name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = {"etcd": programs.etcd, "kubectl": programs.kubectl}[name]
+    find = {"etcd": programs.etcd, "etcdctl": programs.etcdctl, "kubectl": programs.kubectl}[name]
     monkeypatch.setattr(programs, "SBIN", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
@@ -395,7 +397,7 @@ def checkout(tmp_path: Path) -> Path:
     script.parent.mkdir(parents=True)
     shutil.copy(ROOT / "scripts" / "install-servers", script)
     (tmp_path / "bin").mkdir()
-    needed = ("redis-server", "pgbouncer", "openssl", "java", "etcd", "kubectl", "xz")
+    needed = ("redis-server", "pgbouncer", "openssl", "java", "etcd", "etcdctl", "kubectl", "xz")
     for name in (*needed, "sh", "tr", "dirname", "uname", "mkdir", "chmod", "mv", "rm", "cat"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name, path=f"{os.environ['PATH']}:{programs.SBIN}") or "")
     return tmp_path

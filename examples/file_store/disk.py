@@ -14,7 +14,9 @@ import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fence import Mark, read_marks, write_marks
+from fence import read_marks, write_marks
+
+from leasehold.fence import PartMark
 
 CHUNK = 4096
 FOLDERS = ("a", "b")
@@ -25,7 +27,7 @@ class Inode(NamedTuple):
 
     size: int = 0
     chunks: tuple[str | None, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[PartMark, ...] = ()
 
 
 class Index(NamedTuple):
@@ -33,7 +35,7 @@ class Index(NamedTuple):
 
     paths: dict[str, int]
     next: int = 1
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[PartMark, ...] = ()
 
 
 class Disk:

@@ -15,9 +15,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import aiohttp
-from fence import END, Part, Shown, write_leases
+import msgspec
+from fence import END, write_leases
 
 from leasehold import ByteRange, Inode, Path, aio
+from leasehold.fence import Part, ShownParts
 
 Scope = Inode | ByteRange | Path
 Mode = Literal["exclusive", "shared"]
@@ -163,12 +165,13 @@ class Held:
 
     def _shown(self) -> str:
         """The leases, as the server's fence wants to see them: one for each resource, with all its parts."""
-        found: dict[str, Shown] = {}
+        found: dict[str, ShownParts] = {}
         for scope in self._scopes:
             resource, part, name = _meant(scope)
             lease = self._leases[name]
+            part = msgspec.structs.replace(part, shared=lease.mode == "shared")
             parts = (*found[resource].parts, part) if resource in found else (part,)
-            found[resource] = Shown(resource, parts, lease.token, lease.mode == "shared")
+            found[resource] = ShownParts(resource, lease.token, parts)
         return write_leases(found.values()) if found else ""
 
 
@@ -180,9 +183,9 @@ def clean(path: str) -> str:
 def _meant(scope: Scope) -> tuple[str, Part, str]:
     """The resource of a scope, which part of it, and what Leasehold calls that."""
     if isinstance(scope, Path):
-        return f"path:{scope.root}", scope.path, f"path:{scope.path}"
+        return f"path:{scope.root}", Part(path=scope.path), f"path:{scope.path}"
     resource = f"inode:{scope.inode}"
     if isinstance(scope, Inode):
-        return resource, (0, END), resource
+        return resource, Part(), resource
     end = END if scope.end is None else scope.end
-    return resource, (scope.start, end), f"{resource}[{scope.start},{'' if scope.end is None else end})"
+    return resource, Part(scope.start, end), f"{resource}[{scope.start},{'' if scope.end is None else end})"

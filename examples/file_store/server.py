@@ -18,9 +18,13 @@ import asked
 from aiohttp import web
 from asked import FILE_MAX, ChunkGone, Exists, NotThere
 from disk import CHUNK, Disk, Index, Inode
-from fence import END, LeaseRequired, Malformed, Mark, Part, Refused, Shown, admit, read_leases
+from fence import LeaseRequired, Malformed, Refused, TokenRefused, read_leases
+
+from leasehold import ScopeMismatch, StaleToken
+from leasehold.fence import Part, PartMark, admit_parts
 
 TREE = "path:/"
+WHOLE = Part()
 TURNS = 64
 BODY_MAX = 4 * 1024 * 1024
 P = ParamSpec("P")
@@ -74,7 +78,7 @@ class FileServer:
         """An empty file at a path that is free."""
         path = asked.path(request, "path")
         async with self._tree:
-            marks = self._admitted(request, TREE, self._index.marks, [path])
+            marks = self._admitted(request, TREE, self._index.marks, [Part(path=path)])
             if path in self._index.paths:
                 raise Exists(f"{path} is there already")
             number = self._index.next
@@ -88,7 +92,7 @@ class FileServer:
         """A file gets another path, which must be free."""
         old, new = asked.path(request, "path"), asked.path(request, "to")
         async with self._tree:
-            marks = self._admitted(request, TREE, self._index.marks, [old, new])
+            marks = self._admitted(request, TREE, self._index.marks, [Part(path=old), Part(path=new)])
             if new in self._index.paths:
                 raise Exists(f"{new} is there already")
             paths = dict(self._index.paths)
@@ -104,8 +108,8 @@ class FileServer:
         async with self._tree:
             number = self._number_at(path)
             async with self._turns[number % TURNS]:
-                self._admitted(request, f"inode:{number}", self._inodes[number].marks, [(0, END)])
-                marks = self._admitted(request, TREE, self._index.marks, [path])
+                self._admitted(request, f"inode:{number}", self._inodes[number].marks, [WHOLE])
+                marks = self._admitted(request, TREE, self._index.marks, [Part(path=path)])
                 paths = {each: inode for each, inode in self._index.paths.items() if each != path}
                 await self._save(self._index._replace(paths=paths, marks=marks))
                 del self._inodes[number]
@@ -143,7 +147,7 @@ class FileServer:
         number, start, end = asked.number(request), asked.offset(request, "start"), asked.offset(request, "end")
         async with self._turns[number % TURNS]:
             if request.headers.get("Lease") is not None:
-                await self._mark(request, number, [(start, end)])
+                await self._mark(request, number, [Part(start, end, shared=True)])
             data = await self._with_chunks(self._disk.read, self._inode(number), start, end)
         self._counts["read"] += 1
         return web.Response(body=data)
@@ -161,7 +165,7 @@ class FileServer:
             raise Malformed(f"a write has bytes, and ends before {FILE_MAX}")
         async with self._turns[number % TURNS]:
             inode = self._inode(number)
-            marks = self._admitted(request, f"inode:{number}", inode.marks, [(start, end)])
+            marks = self._admitted(request, f"inode:{number}", inode.marks, [Part(start, end)])
             made = await self._with_chunks(self._disk.spliced, number, inode, start, data, folder)
             made = made._replace(marks=marks)
             await asyncio.to_thread(self._disk.save_inode, number, made)
@@ -176,12 +180,10 @@ class FileServer:
         except FileNotFoundError as error:
             raise ChunkGone(f"{Path(str(error.filename)).name} is not there, and a file refers to it") from None
 
-    async def _mark(
-        self, request: web.Request, number: int, wanted: Sequence[Part] = (), *, changes: bool = False
-    ) -> None:
+    async def _mark(self, request: web.Request, number: int, wanted: Sequence[Part] = ()) -> None:
         """Let a holder in, and keep its marks if they are new."""
         inode = self._inode(number)
-        marks = self._admitted(request, f"inode:{number}", inode.marks, wanted, changes=changes)
+        marks = self._admitted(request, f"inode:{number}", inode.marks, wanted)
         if marks != inode.marks:
             await asyncio.to_thread(self._disk.save_inode, number, inode._replace(marks=marks))
             self._inodes[number] = inode._replace(marks=marks)
@@ -209,10 +211,10 @@ class FileServer:
         name = asked.chunk(request, number)
         async with self._turns[number % TURNS]:
             if number in self._inodes:
-                await self._mark(request, number, [(0, END)], changes=True)
+                await self._mark(request, number, [WHOLE])
             else:
                 # Of a file that was removed everything is garbage: no number is used again.
-                self._admitted(request, f"inode:{number}", (), [(0, END)])
+                self._admitted(request, f"inode:{number}", (), [WHOLE])
             referred = self._is_referred_to(number, name)
             await asyncio.to_thread(self._disk.remove_chunk, name)
             self._note(request, "remove", inode=number, name=name, referred=referred)
@@ -224,29 +226,29 @@ class FileServer:
     # What everything has in common.
 
     def _admitted(
-        self,
-        request: web.Request,
-        resource: str,
-        marks: Sequence[Mark],
-        wanted: Sequence[Part],
-        *,
-        changes: bool = True,
-    ) -> tuple[Mark, ...]:
+        self, request: web.Request, resource: str, marks: Sequence[PartMark], wanted: Sequence[Part]
+    ) -> tuple[PartMark, ...]:
         if not self._fencing:
             return tuple(marks)
         leases = read_leases(request.headers.get("Lease"))
         if not leases:
             raise LeaseRequired("show a lease: nothing changes without one")
-        fitting: Shown = next((lease for lease in leases if lease.resource == resource), leases[0])
-        return tuple(admit(marks, fitting, resource, wanted, changes=changes))
+        fitting = next((lease for lease in leases if lease.resource == resource), leases[0])
+        return admit_parts(marks, fitting, resource, wanted)
 
     @web.middleware
     async def _answering(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            return await handler(request)
+            return await self._judged(request, handler)
         except Refused as error:
-            self._note(request, type(error).__name__, path=request.path, **error.body)
+            self._note(request, error.body["error"], path=request.path, **error.body)
             return web.json_response(error.body, status=error.status)
+
+    async def _judged(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (StaleToken, ScopeMismatch) as error:
+            raise TokenRefused(error) from error
 
     def _note(self, request: web.Request, did: str, **details: Any) -> None:
         self._counts[did] += 1

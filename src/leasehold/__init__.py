@@ -13,17 +13,24 @@ from leasehold.errors import (
     AcquireTimeout,
     AlreadyHeld,
     ClientClosed,
+    ForgedToken,
     InvalidInput,
     LeaseholdError,
     LeaseLost,
     MissingExtra,
+    NoSuchResource,
     NotAcquired,
     PermissionDenied,
     RecentlyRemediated,
     ResourceBusy,
+    ScopeMismatch,
+    StaleToken,
     StoreDamaged,
     StoreError,
     StoreUnavailable,
+    StoreWentBack,
+    TokenRefused,
+    TooContended,
     WouldDeadlock,
 )
 from leasehold.model import (
@@ -50,7 +57,7 @@ from leasehold.rules.cooldown import Phase
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from leasehold import aio
+    from leasehold import aio, fence, optimistic
 
 __version__ = "0.1.0"
 
@@ -61,6 +68,7 @@ __all__ = [
     "ByteRange",
     "ClientClosed",
     "Election",
+    "ForgedToken",
     "Guarantees",
     "Guard",
     "Hold",
@@ -78,6 +86,7 @@ __all__ = [
     "Loss",
     "MissingExtra",
     "Name",
+    "NoSuchResource",
     "NotAcquired",
     "Path",
     "PermissionDenied",
@@ -90,24 +99,31 @@ __all__ = [
     "Retry",
     "Run",
     "RunInfo",
+    "ScopeMismatch",
     "Semaphore",
     "Shared",
+    "StaleToken",
     "StoreDamaged",
     "StoreError",
     "StoreUnavailable",
+    "StoreWentBack",
+    "TokenRefused",
+    "TooContended",
     "Waiter",
     "WouldDeadlock",
     "__version__",
     "aio",
     "connect",
     "events",
+    "fence",
+    "optimistic",
 ]
 
 
 def __getattr__(name: str) -> ModuleType:
-    # asyncio is slow to import, and a blocking program never needs it.
-    if name == "aio":
+    # asyncio is slow to import, and a blocking program never needs it; nor do most need what guards a resource.
+    if name in {"aio", "fence", "optimistic"}:
         from importlib import import_module  # noqa: PLC0415
 
-        return import_module("leasehold.aio")
+        return import_module(f"leasehold.{name}")
     raise AttributeError(f"module 'leasehold' has no attribute {name!r}")

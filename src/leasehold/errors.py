@@ -11,9 +11,16 @@
     │   └── RecentlyRemediated                        a guarded target rests after its last run
     ├── WouldDeadlock                                 a sharer would wait for somebody who waits for it
     ├── LeaseLost                                     the lease is no longer ours
+    ├── TokenRefused                                  a resource does not accept a token; nothing was changed
+    │   ├── StaleToken                                a later holder was there already
+    │   ├── ScopeMismatch                             it was given for something else, or for reading only
+    │   └── ForgedToken                               its seal was not made with a key of the resource
+    ├── NoSuchResource          (also a LookupError)  there is nothing to fence
+    ├── TooContended                                  an update lost every race it ran
     └── StoreError
         ├── StoreUnavailable                          no answer, or not in time; `applied` says what is known
         ├── PermissionDenied                          the store answers, but not to us
+        ├── StoreWentBack                             the store gives smaller tokens than it gave before
         └── StoreDamaged                              the store's data cannot be read; nothing is granted from it
 
 A message says what was wrong, with what value, and what to do. Errors of other
@@ -152,6 +159,70 @@ class LeaseLost(LeaseholdError):
         self.reason = reason
 
 
+class TokenRefused(LeaseholdError):
+    """A resource does not accept a token. It changed nothing, its mark included."""
+
+
+class StaleToken(TokenRefused):
+    """A later holder was at the resource already: whoever shows this token has lost its lease.
+
+    `token` is what was shown, `mark` the largest that the resource has seen.
+    """
+
+    def __init__(self, resource: str, token: int, mark: int) -> None:
+        super().__init__(
+            f"token {token} comes too late for {shown(resource)}: a later holder was there with {mark}; "
+            "stop the protected work and acquire again before going on"
+        )
+        self.resource = resource
+        self.token = token
+        self.mark = mark
+
+
+class ScopeMismatch(TokenRefused):
+    """A token that was given for something else than it is shown for, or for reading only."""
+
+    def __init__(self, resource: str, given_for: str, wanted: str) -> None:
+        super().__init__(
+            f"{shown(resource)} refuses a token that was given for {shown(given_for)}: it wants one for {shown(wanted)}"
+        )
+        self.resource = resource
+        self.given_for = given_for
+        self.wanted = wanted
+
+
+class ForgedToken(TokenRefused):
+    """A sealed token whose seal no key of the resource made."""
+
+    def __init__(self, resource: str, reason: str) -> None:
+        super().__init__(
+            f"{shown(resource)} refuses a token: {reason}. If keys were changed, the resource must know the new one "
+            "before clients seal with it"
+        )
+        self.resource = resource
+        self.reason = reason
+
+
+class NoSuchResource(LeaseholdError, LookupError):
+    """There is nothing of that name to open, read or write."""
+
+    def __init__(self, resource: str, remedy: str) -> None:
+        super().__init__(f"there is no {shown(resource)}; {remedy}")
+        self.resource = resource
+
+
+class TooContended(LeaseholdError):
+    """An update that found something else than it had read, as often as it was to try."""
+
+    def __init__(self, resource: str, attempts: int) -> None:
+        super().__init__(
+            f"{shown(resource)} changed under all {attempts} attempts to update it; nothing was written. "
+            "Try again later, or hold a lease on it"
+        )
+        self.resource = resource
+        self.attempts = attempts
+
+
 class StoreError(LeaseholdError):
     """The store could not do what was asked."""
 
@@ -170,6 +241,22 @@ class StoreUnavailable(StoreError):
 
 class PermissionDenied(StoreError):
     """The store refuses this client."""
+
+
+class StoreWentBack(StoreError):
+    """The store gave a token that is not larger than one it gave before: it was restored from a backup, or lost data.
+
+    `token` is what it gave now, `mark` what was seen before, at a resource or by this client.
+    """
+
+    def __init__(self, scope: str, token: int, mark: int) -> None:
+        super().__init__(
+            f"the store gave token {token} for {shown(scope)} after {mark}: it forgot what it had granted, as when an "
+            f"old backup is restored. Raise its tokens above {mark} before anybody goes on: see docs/howto/went-back.md"
+        )
+        self.scope = scope
+        self.token = token
+        self.mark = mark
 
 
 class StoreDamaged(StoreError):

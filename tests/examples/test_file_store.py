@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from leasehold import ByteRange, Inode
 from leasehold import Path as Tree
+from leasehold.fence import Part, ShownParts
 from leasehold.testing.proxy import Proxy
 from tests import servers
 from tests.examples.file_support import CHUNK, END, FILES, LOG, NONE, SIZE, TABLE, Client, Place, module, place, shown
@@ -319,31 +318,7 @@ def test_chunks_move_to_the_other_folder_around_a_range_that_somebody_holds(here
     assert here.damage() == NONE
 
 
-# The fence itself.
-
-PARTS = st.tuples(st.integers(0, 9), st.integers(1, 10)).map(lambda pair: (pair[0], pair[0] + pair[1]))
-LEASES = st.lists(st.tuples(PARTS, st.booleans()), min_size=1, max_size=8)
-
-
-@given(leases=LEASES, order=st.lists(st.integers(0, 7), max_size=20))
-def test_marks_that_were_dropped_are_never_missed(leases: list[tuple[tuple[int, int], bool]], order: list[int]) -> None:
-    """The fence decides as one that remembers every request."""
-    marks: list[tuple[object, int, bool]] = []
-    seen: list[tuple[tuple[int, int], int, bool]] = []
-    for at in (each % len(leases) for each in order):
-        (start, end), shared = leases[at]
-        late = any(
-            token > at + 1 and a < end and start < b and not (shared and others) for (a, b), token, others in seen
-        )
-        try:
-            marks = fence.admit(
-                marks, fence.Shown("inode:1", ((start, end),), at + 1, shared), "inode:1", (), changes=False
-            )
-        except fence.StaleToken:
-            assert late
-        else:
-            assert not late
-            seen.append(((start, end), at + 1, shared))
+# Leases as they travel.
 
 
 @pytest.mark.parametrize(
@@ -368,7 +343,7 @@ def test_a_lease_that_cannot_be_read_is_refused(header: str) -> None:
 
 
 def test_a_lease_that_was_written_is_read_again() -> None:
-    lease = fence.Shown("inode:7", ((0, 5), (9, END)), 2**62 + 1, True)
+    lease = ShownParts("inode:7", 2**62 + 1, (Part(0, 5, shared=True), Part(9, END, shared=True)))
     assert fence.read_leases(fence.write_leases([lease])) == [lease]
 
 

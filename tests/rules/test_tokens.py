@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.errors import StoreDamaged
-from leasehold.rules.tokens import LARGEST, PASSES, token
+from leasehold.errors import InvalidInput, StoreDamaged
+from leasehold.rules.tokens import LARGEST, PASSES, RAISED_MAX, raised_to, token
 
 LAST_REVISION = LARGEST // PASSES
 REVISIONS = st.integers(0, LAST_REVISION - 1)
@@ -37,3 +37,16 @@ def test_a_revision_too_large_to_compare_is_refused_with_a_way_out(revision, pas
 
 def test_the_largest_token_of_all_is_allowed() -> None:
     assert token(LAST_REVISION, PASSES - 1) == LARGEST
+
+
+@given(st.integers(0, RAISED_MAX), LOCAL)
+def test_what_follows_the_raised_revision_is_larger_and_what_precedes_it_is_not(revision, passes) -> None:
+    above = token(revision, passes)
+    assert token(raised_to(above) + 1) > above >= token(raised_to(above))
+
+
+@given(st.integers(token(RAISED_MAX + 1), LARGEST))
+def test_raising_leaves_room_for_later_tokens(above) -> None:
+    assert raised_to(token(RAISED_MAX, PASSES - 1)) == RAISED_MAX
+    with pytest.raises(InvalidInput, match="use up the range"):
+        raised_to(above)

@@ -7,6 +7,8 @@ from typing import Any, Literal, assert_type
 
 import leasehold
 from leasehold import aio
+from leasehold.fence import aio as fence_aio
+from leasehold.optimistic import aio as optimistic_aio
 
 
 def told(lease: leasehold.Lease) -> None:
@@ -285,3 +287,73 @@ def errors(error: leasehold.LeaseholdError) -> None:
             assert_type(str(error), str)
         case leasehold.ClientClosed():
             assert_type(str(error), str)
+
+
+def refusals(error: leasehold.LeaseholdError) -> None:
+    match error:
+        case leasehold.StaleToken() | leasehold.StoreWentBack():
+            assert_type(error.token, int)
+            assert_type(error.mark, int)
+        case leasehold.ScopeMismatch():
+            assert_type(error.given_for, str)
+        case leasehold.ForgedToken() | leasehold.NoSuchResource():
+            assert_type(error.resource, str)
+        case leasehold.TokenRefused():
+            assert_type(str(error), str)
+
+
+def fences(lease: leasehold.Lease) -> None:
+    seal = leasehold.fence.Seal([b"k" * 32, b"o" * 32], tenant="acme")
+    sealed = seal.seal("invoice/42", lease.token)
+    assert_type(sealed, str)
+    assert_type(seal.token(sealed, "invoice/42"), int)
+    invoice = leasehold.fence.File("/tmp/invoice", scope="invoice/42", seal=seal)  # noqa: S108  never run
+    opened = invoice.open(sealed)
+    assert_type(opened.read(), bytes)
+    opened.write(b"1")
+    shown = leasehold.fence.ShownParts("inode:7", lease.token, (leasehold.fence.Part(0, 10),))
+    marks = leasehold.fence.admit_parts([], shown, "inode:7", [leasehold.fence.Part(0, 5, shared=True)])
+    assert_type(marks, tuple[leasehold.fence.PartMark, ...])
+
+
+async def fences_later(lease: aio.Lease) -> None:
+    opened = await fence_aio.File("/tmp/invoice").open(lease)  # noqa: S108  never run
+    assert_type(await opened.read(), bytes)
+
+
+class Total:
+    """Something of a user's own that has a version."""
+
+    name = "total"
+
+    def load(self) -> tuple[int, str]:
+        return 1, "a"
+
+    def replace(self, value: int, version: str) -> bool:
+        return value > 0 and version == "a"
+
+
+class TotalLater:
+    name = "total"
+
+    async def load(self) -> tuple[int, str]:
+        return 1, "a"
+
+    async def replace(self, value: int, version: str) -> bool:
+        return value > 0 and version == "a"
+
+
+def updates() -> None:
+    try:
+        assert_type(leasehold.optimistic.update(Total(), lambda total: total + 1), int)
+    except leasehold.TooContended as error:
+        assert_type(error.attempts, int)
+    policy = leasehold.Backoff(base=0.01, jitter=1.0)
+    file = leasehold.fence.File("/tmp/total")  # noqa: S108  never run
+    assert_type(leasehold.optimistic.update(file, lambda _: None, attempts=3, backoff=policy), bytes)
+
+
+async def updates_later() -> None:
+    assert_type(await optimistic_aio.update(TotalLater(), lambda total: total + 1), int)
+    file = fence_aio.File("/tmp/total")  # noqa: S108  never run
+    assert_type(await optimistic_aio.update(file, lambda _: None, attempts=3), bytes)

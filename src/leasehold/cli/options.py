@@ -26,7 +26,12 @@ class Place(msgspec.Struct, frozen=True):
     json: bool
 
     def connect(self) -> Locks:
-        """The client for it. Refuses a store that no other process could share."""
+        """The client for it."""
+        return connect(self.url, prefix=self.prefix, tenant=self.tenant, timeout=self.timeout)
+
+    @property
+    def url(self) -> str:
+        """Of the store. Refuses one that no other process could share."""
         if not self.store:
             raise click.UsageError(f"No store: give --store URL or set {VARIABLE}, for example to {EXAMPLE}.")
         if self.store.startswith("memory:"):
@@ -35,7 +40,7 @@ class Place(msgspec.Struct, frozen=True):
                 self.store,
                 f"memory:// lives inside one process and this command is another; use a shared store such as {EXAMPLE}",
             )
-        return connect(self.store, prefix=self.prefix, tenant=self.tenant, timeout=self.timeout)
+        return self.store
 
 
 def at_a_place(function: Callable[..., int]) -> Callable[..., int]:

@@ -26,6 +26,7 @@ COMMANDS = {
     "show": "leasehold.cli.show",
     "break": "leasehold.cli.break_lease",
     "gc": "leasehold.cli.collect",
+    "raise-tokens": "leasehold.cli.raise_tokens",
     "doctor": "leasehold.cli.doctor",
     "manifests": "leasehold.cli.manifests",
 }

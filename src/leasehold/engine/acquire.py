@@ -8,6 +8,7 @@ believed only if its trust, counted from the *send*, has not ended meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -16,7 +17,7 @@ from leasehold.engine.attempt import Ask, Asking, Withdrawn
 from leasehold.engine.events import Granted
 from leasehold.engine.grant import Grant, is_ours, is_reserved, is_revoked, read_hold, write_hold
 from leasehold.engine.line import Place
-from leasehold.errors import AcquireTimeout, StoreUnavailable
+from leasehold.errors import AcquireTimeout, StoreUnavailable, StoreWentBack
 from leasehold.model import Conflict, Record, Swap
 from leasehold.rules.backoff import Retry
 from leasehold.rules.line import View
@@ -30,7 +31,7 @@ NOBODY = View(None, None, (), 0)
 
 
 async def acquire(engine: Engine, ask: Ask, started: float | None = None) -> Grant:
-    """The grant, or AcquireTimeout when `wait` is over, or StoreUnavailable.
+    """The grant, or AcquireTimeout when `wait` is over, or StoreUnavailable, or StoreWentBack.
 
     `started` is when it began to wait, if it did so already.
     """
@@ -39,7 +40,7 @@ async def acquire(engine: Engine, ask: Ask, started: float | None = None) -> Gra
         if ask.retry is not None:
             return await attempt.again_and_again(ask.retry)
         return await (attempt.in_line() if ask.fair else attempt.first_come())
-    except AcquireTimeout:
+    except (AcquireTimeout, StoreWentBack):
         await attempt.leave_line()
         raise
     finally:
@@ -192,6 +193,9 @@ class _Attempt(Asking):
             return None
         # Closed while we waited for the answer: nobody would renew it.
         engine.check_open()
+        if grant.token <= self.mark:
+            await engine.runtime.finish(self.give_back(grant))
+            raise StoreWentBack(ask.scope, grant.token, self.mark)
         self.unsure = None
         engine.keep(grant, engine.runtime.me())
         engine.emit(Granted(ask.scope, ask.holder, grant.token, grant.acquired - self.started))
@@ -206,6 +210,12 @@ class _Attempt(Asking):
         grant = Grant(self.engine.clock, record, hold, ttl or self.ask.ttl, self.ask.max_hold)
         grant.trust(sent, self.engine.heartbeat.chance)
         return grant if grant.loss() is None else None
+
+    async def give_back(self, grant: Grant) -> None:
+        """Nobody was told that it is held. Where the store does not answer, it stays in doubt."""
+        with contextlib.suppress(StoreUnavailable):
+            await self.engine.store.swap(grant.key, grant.record, None, None)
+            self.unsure = None
 
     async def leave_line(self) -> None:
         """Whoever comes behind need not wait for our ticket to end."""

@@ -67,6 +67,8 @@ class Asking:
         self.failures: int = 0
         self.failing_since: float = 0.0
         self.told_busy: bool = False
+        # What was granted before we asked, so that ours must be larger.
+        self.mark: int = engine.marks.of(ask.key.family)
         if started is None:
             engine.emit(Attempt(ask.scope, ask.holder))
 

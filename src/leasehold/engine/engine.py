@@ -24,6 +24,7 @@ from leasehold.engine.grant import FORKED, Grant, is_ours, reservation
 from leasehold.engine.heartbeat import Heartbeat
 from leasehold.engine.line import Crowds
 from leasehold.engine.local import Local
+from leasehold.engine.marks import Marks
 from leasehold.engine.presence import call_next, take
 from leasehold.errors import AlreadyHeld, ClientClosed, StoreError, StoreUnavailable
 from leasehold.model import Conflict, Key, Record, Renewal, Swap
@@ -75,6 +76,7 @@ class Engine:
             store, runtime, self.doubts, timeout=timeout, lose=self.lose, emit=self.emit
         )
         self.crowds: Crowds = Crowds()
+        self.marks: Marks = Marks()
         self.local: Local = Local(self, local_passes)
         survive(self)
 
@@ -236,6 +238,7 @@ class Engine:
 
     def keep(self, grant: Grant, keeper: object) -> None:
         """A grant begins: the heartbeat keeps it, and its keeper may not wait for it."""
+        self.marks.note(grant.key.family, grant.token)
         self._keep(grant, keeper)
         self.heartbeat.add(grant)
 
@@ -358,6 +361,7 @@ class Engine:
         self.doubts.forget()
         self.heartbeat.reset()
         self.local.reset()
+        self.marks.reset()
         self.holder = self._named or default_holder()
 
     def check_open(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from leasehold.engine.attempt import Ask, Asking, Withdrawn
 from leasehold.engine.events import Granted
 from leasehold.engine.grant import Grant, is_ours, is_revoked, read_hold, write_hold
-from leasehold.errors import AcquireTimeout, InvalidInput, StoreUnavailable, WouldDeadlock
+from leasehold.errors import AcquireTimeout, InvalidInput, StoreUnavailable, StoreWentBack, WouldDeadlock
 from leasehold.model import Conflict, Key, Record, Scan, Swap
 from leasehold.rules.backoff import Retry
 from leasehold.rules.line import ticket_ttl
@@ -31,13 +31,13 @@ CALLS = 8
 
 
 async def take(engine: Engine, ask: Ask, claim: Claim) -> Grant:
-    """The grant, or AcquireTimeout when `wait` is over, or StoreUnavailable."""
+    """The grant, or AcquireTimeout when `wait` is over, or StoreUnavailable, or StoreWentBack."""
     attempt = _Presence(engine, ask, claim)
     try:
         if ask.retry is not None:
             return await attempt.again_and_again(ask.retry)
         return await attempt.in_line()
-    except (AcquireTimeout, InvalidInput, WouldDeadlock):
+    except (AcquireTimeout, InvalidInput, StoreWentBack, WouldDeadlock):
         await engine.runtime.finish(attempt.leave())
         raise
     finally:
@@ -180,6 +180,8 @@ class _Presence(Asking):
             # The answer came too late to be believed.
             raise StoreUnavailable(f"the store's answers come later than a ttl of {place.ttl:g} s allows")
         engine.check_open()
+        if grant.token <= self.mark:
+            raise StoreWentBack(ask.scope, grant.token, self.mark)
         self.unsure = None
         self.drop()
         engine.keep(grant, engine.runtime.me())

@@ -21,7 +21,7 @@ from leasehold.engine.attempt import BACKOFF, Withdrawn
 from leasehold.engine.engine import HOLDER_MAX
 from leasehold.engine.events import log_fields
 from leasehold.engine.grant import Grant, describe, read_hold
-from leasehold.errors import AlreadyHeld, ClientClosed, LeaseLost, StoreError, StoreUnavailable
+from leasehold.errors import AlreadyHeld, ClientClosed, LeaseLost, StoreError, StoreUnavailable, StoreWentBack
 from leasehold.model import Key, Record
 from leasehold.rules.names import check_text
 from leasehold.rules.timing import granted_ttl, seconds
@@ -120,6 +120,7 @@ class Candidate:
 
     async def _elected(self) -> Grant | None:
         """Campaign, through outages of the store; None once stopped."""
+        tries = 0
         while True:
             try:
                 return await self._campaign(None)
@@ -127,6 +128,11 @@ class Candidate:
                 return None
             except StoreUnavailable as error:
                 self.warn(error)
+            except StoreWentBack as error:
+                # Leading with such a token would be in vain; once the store was repaired, somebody must lead again.
+                self.warn(error)
+                await self.engine.runtime.sleep(BACKOFF.delay(tries, chance()))
+                tries += 1
 
     async def _campaign(self, wait: float | None) -> Grant:
         if self.grant is not None and self.grant.loss() is None:
@@ -186,8 +192,8 @@ class Candidate:
         token = None if hold is not None and not hold.secret else info.token
         return Leader(info.holder, token, info.since, info.expires_in)
 
-    def warn(self, error: StoreUnavailable) -> None:
-        """Say that the store does not answer; those who go on nevertheless must not do so in silence."""
+    def warn(self, error: StoreError) -> None:
+        """Say what is wrong with the store; those who go on nevertheless must not do so in silence."""
         fields = log_fields(self.engine.names.text(self.key), self.identity, None)
         _log.warning("the election %r goes on without its store: %s", self.name, error, extra=fields)
 

@@ -20,7 +20,14 @@ import msgspec
 
 from leasehold.engine.engine import HOLDER_MAX
 from leasehold.engine.events import Attempt, Busy, Granted, Revoked, log_fields
-from leasehold.errors import NotAcquired, RecentlyRemediated, ResourceBusy, StoreError, StoreUnavailable
+from leasehold.errors import (
+    NotAcquired,
+    RecentlyRemediated,
+    ResourceBusy,
+    StoreError,
+    StoreUnavailable,
+    StoreWentBack,
+)
 from leasehold.model import Conflict, Key, Record, Unrenewed
 from leasehold.patterns.run import TRIES, Found, restless
 from leasehold.rules.backoff import retry_after
@@ -119,10 +126,14 @@ class Runs:
     ) -> Found:
         engine = self.engine
         engine.emit(Attempt(fresh.scope, fresh.holder))
+        mark = engine.marks.of(key.family)
         for _ in range(TRIES):
             sent = engine.clock.now()
             answer = await self._write(key, fresh, ttl, adopts=adopts)
             if not isinstance(answer, Conflict):
+                if token(answer.born) <= mark:
+                    await engine.runtime.finish(self._give_back(answer, fresh))
+                    raise StoreWentBack(fresh.scope, token(answer.born), mark)
                 return self._granted(Found(answer, fresh, sent, adopted=False))
             seen, run = answer.record, read_run(answer.record)
             if seen is None:
@@ -147,6 +158,13 @@ class Runs:
                 self.engine.doubt(key, fresh.secret, DOUBT)
             raise
 
+    async def _give_back(self, made: Record, fresh: RunRecord) -> None:
+        """Remove what nobody was told of. Its owner must not find and adopt it."""
+        try:
+            await self.engine.store.swap(made.key, made, None, None)
+        except StoreUnavailable:
+            self.engine.doubt(made.key, fresh.secret, DOUBT)
+
     async def _correct(self, seen: Record, run: RunRecord | None, verdict: Verdict) -> None:
         """A rest that begins in the future would last until then: let it begin now. Where this fails, the next does."""
         if run is not None and verdict.ahead:
@@ -160,8 +178,9 @@ class Runs:
         return RunRecord(target, owner, secrets.token_hex(16), self.wall(), about, Phase.RUNNING, length, rest)
 
     def _granted(self, found: Found) -> Found:
-        waited = self.engine.clock.now() - found.sent
-        self.engine.emit(Granted(found.run.scope, found.run.holder, token(found.record.born), waited))
+        waited, given = self.engine.clock.now() - found.sent, token(found.record.born)
+        self.engine.marks.note(found.record.key.family, given)
+        self.engine.emit(Granted(found.run.scope, found.run.holder, given, waited))
         return found
 
     # Looking.

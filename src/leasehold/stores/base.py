@@ -16,7 +16,7 @@ Rules every store keeps, and the conformance suite checks:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from leasehold.model import Conflict, Guarantees, Keep, Key, Record, Renewal, Scan, Swap
 
@@ -90,6 +90,18 @@ class Store(Protocol):
 
     async def collect(self, limit: int) -> int:
         """Delete up to `limit` expired records and say how many. Cannot lower a revision."""
+        ...
+
+
+@runtime_checkable
+class Raises(Protocol):
+    """A store that keeps its revisions itself, so that one that went back can be repaired. For people."""
+
+    async def raise_revision(self, least: int) -> int:
+        """Let every later revision be larger than this, while others use the store; lower none.
+
+        Answers the revision that was reached before. What was there already, a reservation too, keeps its own.
+        """
         ...
 
 

@@ -69,6 +69,14 @@ _LOOK = Statement(
     (TEXT,),
 )
 
+# Under the lock that every draw conflicts with, as in `hello`.
+_RAISING = """DO $$ BEGIN
+    LOCK TABLE @schema@.leases IN EXCLUSIVE MODE;
+    IF (SELECT s.last_value FROM @schema@.revisions AS s) < @least@ THEN
+        PERFORM setval('@schema@.revisions', @least@);
+    END IF;
+END $$"""
+
 
 class PostgresStore:
     """The five verbs on one schema of one database."""
@@ -205,6 +213,16 @@ class PostgresStore:
         ((gone,),) = await self._wire.ask(self._say.collect, [str(limit).encode()])
         return whole(gone)
 
+    async def raise_revision(self, least: int) -> int:
+        """As the owner of the schema: no function does it, since whoever may call those could use up the range."""
+        try:
+            ((reached,),) = await self._wire.ask(self._say.reached, [])
+            await self._wire.ask(self._say.raising(least), [])
+        except PermissionDenied as error:
+            remedy = f"raise the tokens as the role that owns schema {self._schema}"
+            raise PermissionDenied(f"{error}; {remedy}") from error
+        return whole(reached)
+
     async def _look_again_and_again(self, key: Key, seen: Record | None, until: float) -> None:
         looks = 0
         while is_still(found := await self.load(key), seen):
@@ -302,7 +320,13 @@ class _Statements:
         self.scan: Statement = call("scan", "text", "text", "text[]", "text[]", "integer", rows=True)
         self.page: Statement = call("page", "text", "text", "text", "text", "text", "integer", rows=True)
         self.collect: Statement = call("collect", "integer")
+        self.reached: Statement = Statement(b"", f"SELECT last_value FROM {schema}.revisions".encode(), ())  # noqa: S608  as above
+        self._raising = _RAISING.replace("@schema@", schema)
         self.often: tuple[Statement, ...] = (self.load, self.put, self.remove, self.touch, self.scan)
+
+    def raising(self, least: int) -> Statement:
+        """What brings the sequence to a number."""
+        return Statement(b"", self._raising.replace("@least@", str(least)).encode(), ())
 
 
 # Values on their way.

@@ -60,7 +60,8 @@ TOUCH = _script("touch", writes=True)
 RANGE = _script("range")
 SCAN = _script("scan")
 COLLECT = _script("collect")
-SCRIPTS = (LOAD, SWAP, TOUCH, RANGE, SCAN, COLLECT)
+RAISE = _script("raise", writes=True)
+SCRIPTS = (LOAD, SWAP, TOUCH, RANGE, SCAN, COLLECT, RAISE)
 
 _FAILOVER = {
     "single": "none of its own",
@@ -190,6 +191,10 @@ class RedisStore:
                 else:
                     cursors[bucket] = b"(" + last
         return limit - left
+
+    async def raise_revision(self, least: int) -> int:
+        """In every bucket: each counts for itself."""
+        return min(map(int, await self._all(RAISE, (least,))))
 
     async def _all(self, script: Script, arguments: tuple[bytes | str | int, ...]) -> list[Any]:
         return _good(await self._wire.ask_all([Call(script, bucket, arguments) for bucket in range(BUCKETS)]))

@@ -53,6 +53,7 @@ _PERSISTENCE = {
 }
 
 _NEXT = "UPDATE state SET revision = revision + 1 RETURNING revision"
+_RAISE = "UPDATE state SET revision = max(revision, ?)"
 _PUT = (
     "INSERT OR REPLACE INTO records_2 (family, member, value, revision, born, ttl, ends, clock) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -184,6 +185,14 @@ class SqliteStore:
         # Looking takes long in a large file and disturbs nobody; only what was found is locked and looked at again.
         found = await self._wire.read(look)
         return await self._wire.write(lambda db: sum(self._dropped(db, key) for key in found))
+
+    async def raise_revision(self, least: int) -> int:
+        def work(db: apsw.Connection) -> int:
+            reached = int(db.execute("SELECT revision FROM state").get)
+            db.execute(_RAISE, (least,))
+            return reached
+
+        return await self._wire.write(work)
 
     async def _select(self, statement: str, bindings: tuple[str, ...], limit: int) -> list[Record]:
         """The live records a statement finds. Only the first sight of another clock's record needs a write."""
@@ -364,7 +373,7 @@ def _prepare(db: apsw.Connection) -> None:
         db.execute("UPDATE state SET schema = ?", (SCHEMA,))
     # Fewer than a million grants a second were made since the epoch: this is above them all.
     start = min(time.time_ns() // 1000, COUNTER_START_MAX)
-    db.execute("UPDATE state SET revision = max(revision, ?)", (start,))
+    db.execute(_RAISE, (start,))
 
 
 def _revision(db: apsw.Connection, channel: str) -> object:

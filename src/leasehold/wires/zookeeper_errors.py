@@ -82,7 +82,8 @@ def _network_remedy(error: Exception, timeout: float, *, sent: bool) -> str:
         case EOFError() | ConnectionError() if not sent:
             return (
                 "it hung up before it answered: it has no quorum or only reads, it has maxClientCnxns connections from "
-                "this address already, or this port wants TLS (zookeepers://)"
+                "this address already, this port wants TLS (zookeepers://), or its data is older than what this client "
+                "has seen (docs/howto/went-back.md)"
             )
         case _:
             return "the connection was lost before the answer came; check server and network"

@@ -25,10 +25,11 @@ from leasehold.testing.conformance.exercise import claims, exercises
 pytest: Any = require("pytest", feature="the conformance suite", extra="testing")
 # So that a law that fails shows the values, wherever the suite is used.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{laws}_laws" for laws in ("store", "client", "loss", "fault", "line", "part", "process")),
+    *(f"{__name__}.{laws}_laws" for laws in ("store", "client", "loss", "fault", "line", "part", "process", "back")),
 )
 
-from leasehold.testing.conformance.client_laws import ClientLaws  # noqa: E402  these need pytest
+from leasehold.testing.conformance.back_laws import BackLaws  # noqa: E402  these need pytest
+from leasehold.testing.conformance.client_laws import ClientLaws  # noqa: E402
 from leasehold.testing.conformance.fault_laws import FaultLaws  # noqa: E402
 from leasehold.testing.conformance.line_laws import LineLaws  # noqa: E402
 from leasehold.testing.conformance.loss_laws import LossLaws  # noqa: E402
@@ -40,7 +41,7 @@ __all__ = ["Arena", "Conformance", "MakeWorld", "World", "arenas", "claims", "ex
 COLOURS = ("blocking", "asyncio")
 
 
-class Conformance(StoreLaws, ClientLaws, LossLaws, FaultLaws, LineLaws, PartLaws):
+class Conformance(StoreLaws, ClientLaws, LossLaws, FaultLaws, LineLaws, PartLaws, BackLaws):
     """All laws that hold inside one process. Inherit in a test class; needs the `arena` fixture."""
 
 

@@ -57,6 +57,11 @@ class EtcdServer(Server):
         self.guarded: bool = False
 
     @property
+    def name(self) -> str:
+        """What the member is called."""
+        return self._member
+
+    @property
     def endpoint(self) -> str:
         """Where it answers, as etcd's own tools want it."""
         return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"

@@ -52,6 +52,11 @@ def etcd() -> str:
     return _found("etcd", "etcd-server", *_kube_assets())
 
 
+def etcdctl() -> str:
+    """etcd's own client, which takes and restores snapshots."""
+    return _found("etcdctl", "etcd-client", *_kube_assets())
+
+
 def java() -> str:
     return _found("java", "default-jre-headless")
 
