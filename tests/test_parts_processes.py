@@ -115,6 +115,7 @@ def play(url: str, journal: Path, ttl: float, grants: int) -> tuple[list[Turn], 
     return read(journal), died
 
 
+@pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize("store", TTL)
 def test_nobody_believes_in_what_is_in_anothers_way_and_tokens_grow_along_every_conflict(
     store: str, tmp_path: Path
