@@ -8,10 +8,11 @@ import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from leasehold.client_aio import like
 from leasehold.engine.lease import BaseLease
 from leasehold.errors import InvalidInput
 from leasehold.extras import require
-from leasehold.fence import sql_triggers
+from leasehold.fence import blocking, sql_triggers
 from leasehold.fence.base import Fence, Resource, Shown
 from leasehold.fence.files import FileResource
 from leasehold.fence.kubernetes import KubernetesResource, Object
@@ -48,109 +49,83 @@ __all__ = [
 T = TypeVar("T")
 
 
+@like(blocking.Opened)
 class Opened(Generic[T]):
-    """A resource as one holder has it: every read and write carries its token.
-
-    Each raises StaleToken once a later holder has opened it, and changes nothing then.
-    """
-
     def __init__(self, fence: Fence[T], shown: Shown) -> None:
         self._fence = fence
         self._shown = shown
 
     @property
+    @like(blocking.Opened.token)
     def token(self) -> int:
-        """What it was opened with."""
         return self._shown.token
 
+    @like(blocking.Opened.read)
     async def read(self) -> T:
-        """What is there."""
         return await self._fence.read(self._shown)
 
+    @like(blocking.Opened.write)
     async def write(self, value: T) -> None:
-        """Replace it; mark and data change in one step."""
         await self._fence.write(self._shown, value)
 
 
+@like(blocking.Fenced)
 class Fenced(Generic[T]):
-    """Something that only the latest holder can read and change.
-
-    `scope` is what its holders hold: a lease on anything else is refused with ScopeMismatch. With a
-    `seal`, tokens shown as text must be sealed for that scope.
-    """
-
     def __init__(self, resource: Resource[T], *, scope: str | None = None, seal: Seal | None = None) -> None:
         self._fence: Fence[T] = Fence(resource, scope, seal)
 
     @property
+    @like(blocking.Fenced.name)
     def name(self) -> str:
-        """What people call it."""
         return self._fence.resource.name
 
+    @like(blocking.Fenced.open)
     async def open(self, lease: BaseLease | int | str) -> Opened[T]:
-        """Register as its holder, before the first read: with a lease, its token, or its sealed token.
-
-        Raises StaleToken if a later holder was there; StoreWentBack if the lease is held all the same.
-        """
         return Opened(self._fence, await self._fence.open(lease))
 
 
+@like(blocking.OpenedRedisKey)
 class OpenedRedisKey(Opened[bytes]):
-    """A key of Redis as one holder has it: `read` is GET, `write` is SET, `call` anything else."""
-
     def __init__(self, fence: Fence[bytes], shown: Shown, resource: RedisResource) -> None:
         super().__init__(fence, shown)
         self._resource = resource
 
+    @like(blocking.OpenedRedisKey.call)
     async def call(self, command: str, *words: str | bytes | float) -> Any:
-        """What Redis says to any command whose one key comes first, run on this key under the token, in one call.
-
-        `opened.call("HSET", "field", "1")`. Text comes back as bytes, maps as flat lists, as scripts see them.
-        A sharer's command must only read: any other raises ScopeMismatch.
-        """
         return await self._resource.call(self._shown, command, words)
 
 
+@like(blocking.RedisKey)
 class RedisKey(Fenced[bytes]):
-    """A key of Redis, through your own client of redis-py; see `redis.py` for where its mark lies, and how safely."""
-
     def __init__(self, client: RedisClient, key: str, *, scope: str | None = None, seal: Seal | None = None) -> None:
         self._resource = RedisResource(client, key, awaited=True)
         super().__init__(self._resource, scope=scope, seal=seal)
 
+    @like(blocking.RedisKey.open)
     async def open(self, lease: BaseLease | int | str) -> OpenedRedisKey:
-        """Register as its holder, before the first read: with a lease, its token, or its sealed token.
-
-        Raises StaleToken if a later holder was there; StoreWentBack if the lease is held all the same.
-        """
         return OpenedRedisKey(self._fence, await self._fence.open(lease), self._resource)
 
 
+@like(blocking.OpenedKubernetesObject)
 class OpenedKubernetesObject(Opened[Object]):
-    """An object of Kubernetes as one holder has it: `read` gives the whole object."""
-
     def __init__(self, fence: Fence[Object], shown: Shown, resource: KubernetesResource) -> None:
         super().__init__(fence, shown)
         self._resource = resource
 
+    @like(blocking.OpenedKubernetesObject.write)
     async def write(self, value: Object, *, status: bool = False) -> None:
-        """A JSON merge patch, in one step with the mark; `status` changes the status, where the kind keeps it apart."""
         check_writes(self._resource.name, self._shown.scope, shared=self._shown.shared)
         await self._resource.write(self._shown.token, value, status=status)
 
 
+@like(blocking.KubernetesObject)
 class KubernetesObject(Fenced[Object]):
-    """An object of Kubernetes that exists, of `objects` that `leasehold.kube` connected; its mark is an annotation."""
-
     def __init__(self, objects: Objects, name: str, *, scope: str | None = None, seal: Seal | None = None) -> None:
         self._resource = KubernetesResource(_store_of(objects), name)
         super().__init__(self._resource, scope=scope, seal=seal)
 
+    @like(blocking.KubernetesObject.open)
     async def open(self, lease: BaseLease | int | str) -> OpenedKubernetesObject:
-        """Register as its holder, before the first read: with a lease, its token, or its sealed token.
-
-        Raises StaleToken if a later holder was there; StoreWentBack if the lease is held all the same.
-        """
         return OpenedKubernetesObject(self._fence, await self._fence.open(lease), self._resource)
 
 
@@ -162,9 +137,8 @@ def _store_of(objects: Objects) -> ObjectStore:
     return store
 
 
+@like(blocking.File)
 class File(Fenced[bytes]):
-    """A file, for the processes of one machine; see `files.py` for what lies beside it."""
-
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -176,18 +150,14 @@ class File(Fenced[bytes]):
         super().__init__(_InThread(FileResource(path, timeout)), scope=scope, seal=seal)
 
 
+@like(blocking.OpenedRow)
 class OpenedRow(Opened[Values]):
-    """A row as one holder has it. `write` sets the columns it is given, and the mark, in one statement.
-
-    A rollback of the transaction that opened it closes it: `write` and `check` then raise InvalidInput.
-    """
-
     def __init__(self, fence: RowFence, shown: Shown) -> None:
         super().__init__(fence, shown)
         self._row = fence
 
+    @like(blocking.OpenedRow.check)
     async def check(self) -> None:
-        """Cover everything else in this transaction: raises StaleToken if a later holder opened the row."""
         await self._row.check(self._shown)
 
 
@@ -212,34 +182,29 @@ class Row(Fenced[Values]):
         super().__init__(resource, scope=scope, seal=seal)
         self._row = RowFence(resource, scope, seal)
 
+    @like(blocking.Row.open)
     async def open(self, lease: BaseLease | int | str) -> OpenedRow:
-        """Register as its holder, before the first read: it lasts with your transaction."""
         return OpenedRow(self._row, await self._row.open(lease))
 
 
+@like(blocking.OpenedMarks)
 class OpenedMarks:
-    """A mark as one holder has it."""
-
     def __init__(self, fence: MarksFence, shown: Shown) -> None:
         self._fence = fence
         self._shown = shown
 
     @property
+    @like(blocking.OpenedMarks.token)
     def token(self) -> int:
-        """What it was opened with."""
         return self._shown.token
 
+    @like(blocking.OpenedMarks.check)
     async def check(self) -> None:
-        """Cover everything in this transaction: raises StaleToken if a later holder opened it."""
         await self._fence.check(self._shown)
 
 
+@like(blocking.Marks)
 class Marks:
-    """A mark without data, in a table of its own: for groups of rows, for inserts and for deletes.
-
-    Every transaction that reads or changes what it protects calls `check`.
-    """
-
     def __init__(
         self,
         connection: AsyncConnection[Any],
@@ -253,33 +218,30 @@ class Marks:
         self._fence = MarksFence(resource, scope, seal)
 
     @property
+    @like(blocking.Marks.name)
     def name(self) -> str:
-        """What people call it."""
         return self._fence.resource.name
 
+    @like(blocking.Marks.open)
     async def open(self, lease: BaseLease | int | str) -> OpenedMarks:
-        """Register as its holder, before the first read: it lasts with your transaction."""
         return OpenedMarks(self._fence, await self._fence.open(lease))
 
 
+@like(blocking.add_mark)
 async def add_mark(
     connection: AsyncConnection[Any], table: str, *, mark: str = "lease_mark", trigger: bool = False
 ) -> None:
-    """Give a table its column of marks, and with `trigger` the triggers that make plain SQL obey. Can be repeated."""
     await sql_triggers.add_mark(database_aio(connection), table, mark, trigger=trigger)
 
 
+@like(blocking.add_marks_table)
 async def add_marks_table(connection: AsyncConnection[Any], table: str = "leasehold_marks") -> None:
-    """Make the table of `Marks`, unless it is there."""
     await sql_triggers.add_marks_table(database_aio(connection), table)
 
 
+@like(blocking.under)
 @contextlib.asynccontextmanager
 async def under(connection: AsyncConnection[Any], lease: BaseLease | int) -> AsyncIterator[None]:
-    """In this block plain SQL shows the token to the triggers of fenced tables; their refusal is StaleToken.
-
-    For one transaction: PostgreSQL forgets the token when that ends, and refuses what follows in the block.
-    """
     block = sql_triggers.Under(database_aio(connection), token_of(lease))
     await block.enter()
     try:
