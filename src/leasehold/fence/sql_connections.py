@@ -6,8 +6,9 @@ Nothing here begins, commits or rolls back. What the database says goes to the c
 from __future__ import annotations
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from leasehold.errors import InvalidInput
 from leasehold.extras import require
@@ -84,14 +85,37 @@ def qualified(table: str, *, postgres: bool) -> str:
     return ".".join(quoted("table", part, postgres=postgres) for part in check_text("table", table).split("."))
 
 
-class Postgres:
-    """psycopg, blocking."""
+C = TypeVar("C", "psycopg.Connection[Any]", "psycopg.AsyncConnection[Any]")
+
+
+class _Psycopg(ABC, Generic[C]):
+    """What both colours of psycopg share: all but how a statement is sent."""
 
     postgres = True
     place = "%s"
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
+    def __init__(self, connection: C) -> None:
+        self._connection: C = connection
+
+    @abstractmethod
+    async def rows(self, sql: str, given: Sequence[object]) -> list[Values]:
+        """What it found."""
+
+    async def show(self, token: int) -> int | None:
+        _check_transaction(self._connection)
+        ((before, _),) = [row.values() for row in await self.rows(_SHOWN, (str(token),))]
+        return int(before) if before else None
+
+    async def restore(self, before: int | None) -> None:
+        if self._connection.info.transaction_status.name == "INTRANS":
+            await self.rows(_SHOWN, ("" if before is None else str(before),))
+
+    async def refused(self, error: BaseException) -> tuple[int, int] | None:
+        return _numbers(error)
+
+
+class Postgres(_Psycopg["psycopg.Connection[Any]"]):
+    """psycopg, blocking."""
 
     # With cursors of our own: the connection's may be made to give rows of another shape, or want other placeholders.
     async def change(self, sql: str, given: Sequence[object], token: int | None) -> int:
@@ -105,27 +129,9 @@ class Postgres:
         cursor.execute(sql, given)
         return list(cursor.fetchall()) if cursor.description else []
 
-    async def show(self, token: int) -> int | None:
-        _check_transaction(self._connection)
-        ((before, _),) = [row.values() for row in await self.rows(_SHOWN, (str(token),))]
-        return int(before) if before else None
 
-    async def restore(self, before: int | None) -> None:
-        if self._connection.info.transaction_status.name == "INTRANS":
-            await self.rows(_SHOWN, ("" if before is None else str(before),))
-
-    async def refused(self, error: BaseException) -> tuple[int, int] | None:
-        return _numbers(error)
-
-
-class AsyncPostgres:
+class AsyncPostgres(_Psycopg["psycopg.AsyncConnection[Any]"]):
     """psycopg, awaited."""
-
-    postgres = True
-    place = "%s"
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = connection
 
     async def change(self, sql: str, given: Sequence[object], token: int | None) -> int:
         del token
@@ -137,18 +143,6 @@ class AsyncPostgres:
         cursor = _psycopg().AsyncCursor(self._connection, row_factory=_psycopg().rows.dict_row)
         await cursor.execute(sql, given)
         return list(await cursor.fetchall()) if cursor.description else []
-
-    async def show(self, token: int) -> int | None:
-        _check_transaction(self._connection)
-        ((before, _),) = [row.values() for row in await self.rows(_SHOWN, (str(token),))]
-        return int(before) if before else None
-
-    async def restore(self, before: int | None) -> None:
-        if self._connection.info.transaction_status.name == "INTRANS":
-            await self.rows(_SHOWN, ("" if before is None else str(before),))
-
-    async def refused(self, error: BaseException) -> tuple[int, int] | None:
-        return _numbers(error)
 
 
 class Sqlite:
