@@ -240,23 +240,33 @@ def test_postgres_and_pgbouncer_never_run_as_root(pg: PostgresServer) -> None:
 @both
 @pytest.mark.parametrize("is_killed", [False, True], ids=["alive", "killed"])
 def test_a_server_is_gone_with_folder_and_shared_memory_when_the_block_ends(kind: Kind, *, is_killed: bool) -> None:
+    before = shared_memory()
     with kind(clock=ServerClock()) as server:
         members, place, port = trees.tree(server.pid), server.folder, server.port
         assert place.is_dir()
-        assert shared_memory(members)
+        assert made_by(members, before)
         if is_killed:
             server.kill()
     assert not any(trees.is_alive(pid) for pid in members)
     assert not place.exists()
-    assert not shared_memory(members)
+    assert not made_by(members, before)
     assert listening_on(port) == set()
 
 
-def shared_memory(members: list[int]) -> set[str]:
-    """What these processes have made: System V segments, and what libfaketime names after a process."""
+def made_by(members: list[int], before: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """What these processes have in shared memory.
+
+    What was there before them was made by others, who died with their watchers and had one of these numbers.
+    """
+    return {(maker, made) for maker, made in shared_memory() - before if maker in members}
+
+
+def shared_memory() -> set[tuple[int, int]]:
+    """System V segments, and what libfaketime names after a process: who made it, and its own number."""
     segments = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
-    named = {name for name in os.listdir(SHARED) for pid in members if name.endswith(f"_{pid}")}
-    return named | {segment for _, segment, _, _, creator, *_ in segments if int(creator) in members}
+    with os.scandir(SHARED) as files:
+        named = {(int(maker), file.inode()) for file in files if (maker := file.name.rpartition("_")[2]).isdecimal()}
+    return named | {(int(creator), int(segment)) for _, segment, _, _, creator, *_ in segments}
 
 
 ORPHAN = """
@@ -277,18 +287,18 @@ signal.pause()
 
 def test_no_server_outlives_a_test_process_that_is_killed(folder: Path) -> None:
     env = {**os.environ, "TMPDIR": str(folder)}
-    before = set(folder.iterdir())
+    before, shared_before = set(folder.iterdir()), shared_memory()
     with subprocess.Popen([PYTHON, "-c", ORPHAN], stdout=subprocess.PIPE, text=True, env=env) as owner:
         assert owner.stdout is not None
         child, *servers = map(int, owner.stdout.readline().split())
         members = [pid for server in servers for pid in trees.tree(server)]
         assert len(members) > len(servers) == 6
-        assert shared_memory(members)
+        assert made_by(members, shared_before)
         owner.kill()
         eventually(lambda: not any(trees.is_alive(pid) for pid in members))
         eventually(lambda: set(folder.iterdir()) == before)
         # The control: the child that kept the pipes open lives.
-        assert not shared_memory(members)
+        assert not made_by(members, shared_before)
         assert trees.is_alive(child)
         os.kill(child, signal.SIGKILL)
 
