@@ -6,10 +6,13 @@ import sys
 
 from benchmarks import (
     calls,
+    canonical,
     etcd,
     fences,
     imports,
     kubernetes,
+    once,
+    once_http,
     optimistic,
     postgres,
     redis,
@@ -25,7 +28,7 @@ figures = [
     figure
     for measured in (
         *(sqlite, redis, postgres, kubernetes, etcd, zookeeper),
-        *(waiting, optimistic, scans, fences, calls, renewals, imports),
+        *(waiting, optimistic, scans, fences, once, once_http, calls, canonical, renewals, imports),
     )
     for figure in measured.figures()
 ]

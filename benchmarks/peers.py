@@ -67,6 +67,28 @@ for order in sys.stdin:
     print((time.perf_counter() - begin) / int(order), flush=True)
 """
 
+# Replays of one call that was made before, from the same Redis.
+POWERTOOLS = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+import redis
+from aws_lambda_powertools.utilities.idempotency import IdempotencyConfig, idempotent_function
+from aws_lambda_powertools.utilities.idempotency.persistence.redis import RedisCachePersistenceLayer
+store = RedisCachePersistenceLayer(client=redis.Redis.from_url(sys.argv[1], decode_responses=True))
+config = IdempotencyConfig(use_local_cache=False, expires_after_seconds=3600)
+runs = []
+@idempotent_function(data_keyword_argument="order", persistence_store=store, config=config, key_prefix="charge")
+def charge(order):
+    runs.append(order)
+    return {"charged": 1250, "number": len(runs)}
+charge(order="order/42")
+for order in sys.stdin:
+    begin = time.perf_counter()
+    for _ in range(int(order)):
+        assert charge(order="order/42")["number"] == 1
+    print((time.perf_counter() - begin) / int(order), flush=True)
+"""
+
 
 class Peer:
     """A program in the peers' environment that measures when it is told to."""

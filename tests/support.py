@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -33,12 +34,18 @@ def soaking() -> bool:
     return bool(os.environ.get("LEASEHOLD_SOAK"))
 
 
-def count(full: int) -> int:
-    """How often to repeat: the full count in a soak run, else a tenth. Shown at the end, so that a log tells it."""
-    chosen = full if soaking() else max(full // 10, 1)
+def count(full: int, few: int | None = None) -> int:
+    """How often to repeat: the full count in a soak run, else a tenth or a few. Shown at the end, so a log tells it."""
+    chosen = full if soaking() else few or max(full // 10, 1)
     where = running() or sys._getframe(1).f_globals["__name__"]
     COUNTS.append((where, chosen, full))
     return chosen
+
+
+async def turns(how_many: int) -> None:
+    """Let the other tasks of the loop go on for a few rounds."""
+    for _ in range(how_many):
+        await asyncio.sleep(0)
 
 
 def eventually(true: Callable[[], object], patience: float = 20.0, nudge: Callable[[], object] | None = None) -> None:

@@ -20,7 +20,7 @@ from leasehold.stores.memory import Memory, MemoryStore
 from leasehold.testing.clock import VirtualClock
 from leasehold.testing.faults import FaultyStore, delay_reply, drop
 from leasehold.wires.clock import system_clock
-from tests.support import count, note
+from tests.support import count, note, turns
 
 TTL = 10.0
 
@@ -45,18 +45,13 @@ class Stage:
         """Time passes in small steps and everybody gets a turn after each."""
         for _ in range(20):
             self.clock.advance(seconds / 20)
-            await turns()
+            await turns(30)
 
 
 async def hold_on(locks: aio.Locks) -> None:
     """A body that never leaves by itself."""
     async with locks.hold("job", ttl=TTL):
         await asyncio.Event().wait()
-
-
-async def turns(how_many: int = 30) -> None:
-    for _ in range(how_many):
-        await asyncio.sleep(0)
 
 
 @contextlib.asynccontextmanager
@@ -94,7 +89,7 @@ def test_a_lost_lease_cancels_the_body_and_leaves_as_lease_lost() -> None:
                     reached.append("never")
 
             task = asyncio.create_task(body())
-            await turns()
+            await turns(30)
             await stage.elapse(0.4 * TTL)
             with pytest.raises(LeaseLost, match="no longer has it") as told:
                 await task
@@ -109,7 +104,7 @@ def test_an_outer_cancellation_stays_one() -> None:
     async def scene() -> None:
         async with pair() as (stage, locks, _, other):
             task = asyncio.create_task(hold_on(locks))
-            await turns()
+            await turns(30)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -124,7 +119,7 @@ def test_an_outer_cancellation_that_meets_a_loss_stays_a_cancellation() -> None:
     async def scene() -> None:
         async with pair() as (stage, locks, store, _):
             task = asyncio.create_task(hold_on(locks))
-            await turns()
+            await turns(30)
             store.down(drop)
             stage.clock.advance(TTL)
             task.cancel()
@@ -155,7 +150,7 @@ def test_a_body_that_survives_its_cancellation_still_hears_of_the_loss() -> None
                         await asyncio.Event().wait()
 
             task = asyncio.create_task(body())
-            await turns()
+            await turns(30)
             store.down(drop)
             await stage.elapse(TTL)
             with pytest.raises(LeaseLost):
@@ -177,7 +172,7 @@ def test_the_bodys_exception_during_a_loss_is_the_one_that_leaves() -> None:
                         raise ZeroDivisionError
 
             task = asyncio.create_task(body())
-            await turns()
+            await turns(30)
             store.down(drop)
             await stage.elapse(TTL)
             with pytest.raises(ZeroDivisionError):
@@ -196,7 +191,7 @@ def test_a_release_that_fails_does_not_mask_a_cancellation() -> None:
                     await asyncio.Event().wait()
 
             task = asyncio.create_task(body())
-            await turns()
+            await turns(30)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -215,7 +210,7 @@ def test_nested_reentrant_holds_leave_one_lease_lost() -> None:
                     await asyncio.Event().wait()
 
             task = asyncio.create_task(body())
-            await turns()
+            await turns(30)
             store.down(drop)
             await stage.elapse(TTL)
             with pytest.raises(LeaseLost):
@@ -240,7 +235,7 @@ def test_on_lost_may_be_a_coroutine_function() -> None:
             told: list[aio.Lease] = []
 
             async def on_lost(lease: aio.Lease) -> None:
-                await asyncio.sleep(0)
+                await turns(1)
                 told.append(lease)
 
             lease = await locks.acquire("job", ttl=TTL, on_lost=on_lost)
@@ -256,12 +251,12 @@ def test_waiting_for_the_loss_ends_with_it_and_with_a_release() -> None:
         async with pair() as (stage, locks, store, _):
             first = await locks.acquire("first", ttl=TTL)
             waiting = asyncio.create_task(first.lost.wait())
-            await turns()
+            await turns(30)
             await first.release()
             assert await waiting is False
             second = await locks.acquire("second", ttl=TTL)
             waiting = asyncio.create_task(second.lost.wait())
-            await turns()
+            await turns(30)
             store.down(drop)
             await stage.elapse(TTL)
             assert await waiting is True
@@ -283,7 +278,7 @@ def test_cancelling_an_acquire_at_any_await_leaves_nothing_behind(*, contended: 
                 if contended and turn == 10:
                     await held.release()
                 stage.clock.advance(0.001)
-                await asyncio.sleep(0)
+                await turns(1)
             finished = task.done()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -320,7 +315,7 @@ def test_cancelling_a_release_does_not_keep_it_from_happening() -> None:
             task = asyncio.create_task(lease.release())
             for _ in range(after):
                 stage.clock.advance(0.001)
-                await asyncio.sleep(0)
+                await turns(1)
             finished = task.done()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -347,7 +342,7 @@ def test_replies_never_reach_the_wrong_caller(tmp_path: Path) -> None:
         async with await aio.connect(f"sqlite://{tmp_path}/leases.db") as locks:
             for turn in range(count(200)):
                 slow = asyncio.create_task(locks.try_acquire(f"cancelled/{turn}", ttl=TTL))
-                await asyncio.sleep(0)
+                await turns(1)
                 slow.cancel()
                 lease = await locks.acquire(f"mine/{turn}", ttl=TTL, wait=0)
                 info = await locks.inspect(f"mine/{turn}")

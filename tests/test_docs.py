@@ -75,6 +75,9 @@ PROGRAMS = [
                 "fence-sql",
                 "guard",
                 "lock-or-optimistic",
+                "once",
+                "once-http",
+                "once-sql",
                 "parts",
                 "waiting",
             )

@@ -88,6 +88,13 @@ def test_a_release_without_an_answer_is_a_warning(caplog) -> None:
     assert "ends by its ttl" in caplog.text
 
 
+@pytest.mark.parametrize(("outcome", "urgent"), [("unknown", True), ("late", True), ("completed", False)])
+def test_work_of_unknown_outcome_or_done_in_vain_is_a_warning(caplog, outcome: str, *, urgent: bool) -> None:
+    log_event(events.Handled("order/42", "me", 7, outcome))
+    assert caplog.records[0].levelno == (logging.WARNING if urgent else logging.DEBUG)
+    assert outcome in caplog.text
+
+
 def test_nothing_is_formatted_that_nobody_listens_to(caplog) -> None:
     caplog.set_level(logging.ERROR, logger="leasehold")
     for kind in KINDS:

@@ -6,11 +6,12 @@ import inspect
 
 from leasehold import aio, client
 from leasehold.engine.lease import BaseLease, BaseLoss
+from leasehold.patterns import once
 from leasehold.stores.base import Store
 from leasehold.stores.open import SCHEMES
-from leasehold.testing.conformance import Conformance, claims
+from leasehold.testing.conformance import Conformance, OnceConformance, claims
 from leasehold.testing.conformance.process_laws import ProcessLaws
-from tests import test_conformance, test_processes
+from tests import test_conformance, test_once_laws, test_processes
 from tests.test_negative_controls import CONTROLS
 
 
@@ -46,6 +47,14 @@ def test_every_public_verb_is_claimed_by_a_law() -> None:
     assert unclaimed(Conformance) == set()
 
 
+def test_every_verb_of_once_is_claimed_by_a_law_and_every_law_claims_something() -> None:
+    claimed = [claims(law) for law in laws(OnceConformance).values()]
+    verbs = {f"Once.{name}" for name in public(once.Once)} | {f"Work.{name}" for name in public(once.Work)}
+    assert verbs <= frozenset().union(*claimed)
+    assert all(claimed)
+    assert issubclass(test_once_laws.TestOnce, OnceConformance)
+
+
 def test_a_verb_without_a_law_is_noticed() -> None:
     class Less(Conformance):
         test_gc_removes_expired_leases_and_lowers_no_token = None
@@ -61,6 +70,8 @@ def test_both_colours_offer_the_same_verbs() -> None:
     assert public(client.Locks) == public(aio.Locks) - {"after_fork_in_child"}
     assert public(client.Lease) == public(aio.Lease) >= public(BaseLease)
     assert public(client.Loss) == public(aio.Loss) >= public(BaseLoss)
+    assert public(once.Once) == public(aio.Once)
+    assert public(once.Work) == public(aio.Work)
 
 
 def test_every_control_names_a_law_of_the_suite() -> None:

@@ -13,18 +13,25 @@ from leasehold.errors import (
     AcquireTimeout,
     AlreadyHeld,
     ClientClosed,
+    FinishedLate,
     ForgedToken,
     InvalidInput,
+    KeyReused,
     LeaseholdError,
     LeaseLost,
     MissingExtra,
     NoSuchResource,
     NotAcquired,
+    NotRunOnce,
+    OutcomeUnknown,
     PermissionDenied,
     RecentlyRemediated,
     ResourceBusy,
+    ResultNotKept,
+    RunFailed,
     ScopeMismatch,
     StaleToken,
+    StillRunning,
     StoreDamaged,
     StoreError,
     StoreUnavailable,
@@ -49,15 +56,20 @@ from leasehold.model import (
 from leasehold.patterns.candidate import Leader
 from leasehold.patterns.election import Election, Leadership
 from leasehold.patterns.guard import Guard, Run
+from leasehold.patterns.handled import OnceInfo
+from leasehold.patterns.once import Once, Work
 from leasehold.patterns.runs import RunInfo
 from leasehold.patterns.semaphore import Semaphore
 from leasehold.rules.backoff import Backoff, Retry
+from leasehold.rules.canonical import fingerprint
 from leasehold.rules.cooldown import Phase
+from leasehold.rules.keys import KeyParts, key, parsed_key
+from leasehold.rules.once import State
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from leasehold import aio, fence, optimistic
+    from leasehold import aio, fence, optimistic, sql, web
 
 __version__ = "0.1.0"
 
@@ -68,6 +80,7 @@ __all__ = [
     "ByteRange",
     "ClientClosed",
     "Election",
+    "FinishedLate",
     "ForgedToken",
     "Guarantees",
     "Guard",
@@ -75,6 +88,8 @@ __all__ = [
     "HoldAll",
     "Inode",
     "InvalidInput",
+    "KeyParts",
+    "KeyReused",
     "Leader",
     "Leadership",
     "Lease",
@@ -88,6 +103,10 @@ __all__ = [
     "Name",
     "NoSuchResource",
     "NotAcquired",
+    "NotRunOnce",
+    "Once",
+    "OnceInfo",
+    "OutcomeUnknown",
     "Path",
     "PermissionDenied",
     "Permit",
@@ -96,13 +115,17 @@ __all__ = [
     "Renewal",
     "ResourceBusy",
     "ResourceInfo",
+    "ResultNotKept",
     "Retry",
     "Run",
+    "RunFailed",
     "RunInfo",
     "ScopeMismatch",
     "Semaphore",
     "Shared",
     "StaleToken",
+    "State",
+    "StillRunning",
     "StoreDamaged",
     "StoreError",
     "StoreUnavailable",
@@ -110,19 +133,25 @@ __all__ = [
     "TokenRefused",
     "TooContended",
     "Waiter",
+    "Work",
     "WouldDeadlock",
     "__version__",
     "aio",
     "connect",
     "events",
     "fence",
+    "fingerprint",
+    "key",
     "optimistic",
+    "parsed_key",
+    "sql",
+    "web",
 ]
 
 
 def __getattr__(name: str) -> ModuleType:
     # asyncio is slow to import, and a blocking program never needs it; nor do most need what guards a resource.
-    if name in {"aio", "fence", "optimistic"}:
+    if name in {"aio", "fence", "optimistic", "sql", "web"}:
         from importlib import import_module  # noqa: PLC0415
 
         return import_module(f"leasehold.{name}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from leasehold.client_aio import Hold, HoldAll, Lease, Leases, Locks, Loss, OnLost, connect
 from leasehold.patterns.election_aio import Election, Leadership
 from leasehold.patterns.guard_aio import Guard, Run
+from leasehold.patterns.once_aio import Once, Work
 from leasehold.patterns.semaphore_aio import Semaphore
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "Locks",
     "Loss",
     "OnLost",
+    "Once",
     "Run",
     "Semaphore",
+    "Work",
     "connect",
 ]

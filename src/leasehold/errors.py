@@ -9,6 +9,13 @@
     │   ├── AcquireTimeout                            and still did when `wait` was over
     │   ├── ResourceBusy                              a target has a run that is not finished
     │   └── RecentlyRemediated                        a guarded target rests after its last run
+    ├── NotRunOnce                                    work that is done once was not done by this call
+    │   ├── StillRunning                              somebody is doing it now
+    │   ├── KeyReused                                 its key was used for another payload
+    │   ├── OutcomeUnknown                            somebody began it, and nobody knows how far it came
+    │   ├── RunFailed                                 it failed for good when it was done
+    │   ├── FinishedLate                              it was done, but somebody else had taken over by then
+    │   └── ResultNotKept                             it was done, and its result cannot be replayed
     ├── WouldDeadlock                                 a sharer would wait for somebody who waits for it
     ├── LeaseLost                                     the lease is no longer ours
     ├── TokenRefused                                  a resource does not accept a token; nothing was changed
@@ -97,6 +104,79 @@ class WouldDeadlock(LeaseholdError):
             "would wait for the other. Release it and acquire it with mode='exclusive'"
         )
         self.scope = scope
+
+
+class NotRunOnce(LeaseholdError):
+    """Work that is done once was not done by this call, or its result is not to be had."""
+
+    def __init__(self, key: str, told: str) -> None:
+        super().__init__(f"{shown(key)} {told}")
+        self.key = key
+
+
+class StillRunning(NotRunOnce):
+    """Somebody is doing it at this moment. Ask again after `retry_after` seconds for what it came to."""
+
+    def __init__(self, key: str, retry_after: float) -> None:
+        super().__init__(key, f"is being handled by somebody else; ask again in {retry_after:.2f} s for its result")
+        self.retry_after = retry_after
+
+
+class KeyReused(NotRunOnce):
+    """The key was used for another payload. Nothing was run."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "was used for another payload; use a new key for a new request")
+
+
+class OutcomeUnknown(NotRunOnce):
+    """Somebody began it and is gone: it may have been done, in part or as a whole. Nothing was run now.
+
+    `step` is the step that was begun and not finished, if that is what is unknown.
+    """
+
+    def __init__(self, key: str, step: str | None = None) -> None:
+        what = "" if step is None else f" in step {shown(step)}"
+        super().__init__(
+            key,
+            f"was begun by somebody who is gone, and nobody knows how far it came{what}; look at what it was to do, "
+            "then settle() or forget() it, or declare rerun=True if doing it again is safe",
+        )
+        self.step = step
+
+
+class RunFailed(NotRunOnce):
+    """It was done before, and failed for good: `kind` and `message` are those of the error then."""
+
+    def __init__(self, key: str, kind: str, message: str) -> None:
+        super().__init__(key, f"failed when it was handled: {one_line(kind)}: {one_line(message)}")
+        self.kind = kind
+        self.message = message
+
+
+class FinishedLate(NotRunOnce):
+    """The work was done, but its lease had ended and the record is somebody else's by now: nothing was changed there.
+
+    Only what was fenced with `token` is in order.
+    """
+
+    def __init__(self, key: str, token: int) -> None:
+        super().__init__(
+            key, f"was finished too late (token {token}): somebody else has taken it over, and that result counts"
+        )
+        self.token = token
+
+
+class ResultNotKept(NotRunOnce):
+    """The work was done, but its result is not kept, and cannot be replayed. `value` is it, for who did it.
+
+    Why says `reason`. Unless the store did not even take that, it is not done again.
+    """
+
+    def __init__(self, key: str, reason: str, value: object = None) -> None:
+        super().__init__(key, f"was handled, and its result cannot be kept: {one_line(reason)}")
+        self.reason = reason
+        self.value = value
 
 
 class ResourceBusy(NotAcquired):

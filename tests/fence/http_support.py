@@ -143,6 +143,7 @@ def asgi_server(apps: list[Any]) -> Iterator[int]:
 
 class _Threads(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 256
 
 
 class _Quiet(WSGIRequestHandler):

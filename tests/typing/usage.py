@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal, assert_type
+
+import psycopg
 
 import leasehold
 from leasehold import aio
 from leasehold.fence import aio as fence_aio
 from leasehold.optimistic import aio as optimistic_aio
+from leasehold.sql import aio as sql_aio
+from leasehold.web import asgi, wsgi
 
 
 def told(lease: leasehold.Lease) -> None:
@@ -289,6 +294,56 @@ def errors(error: leasehold.LeaseholdError) -> None:
             assert_type(str(error), str)
 
 
+def handled(locks: leasehold.Locks) -> None:
+    def seen(key: str, value: Any) -> Any:
+        return {key: value}
+
+    payments = leasehold.Once(locks, "payments", keep=3600, definite=(OSError,), duplicates="raise", on_replay=seen)
+
+    def charge(work: leasehold.Work) -> int:
+        assert_type(work.step("reserve", lambda: 5), int)
+        return work.token
+
+    assert_type(payments.run("order/1", charge, fingerprint=leasehold.fingerprint(b"{}")), int)
+
+    @payments.handler(lambda order: f"order/{order}")
+    def again(work: leasehold.Work, order: int) -> str:
+        return f"{order} by {work.token}"
+
+    assert_type(again(7), str)
+    info = payments.inspect("order/1")
+    if info is not None:
+        assert_type(info.state, leasehold.State)
+    assert_type(payments.settle("order/1", 7), bool)
+    assert_type(payments.forget("order/1"), bool)
+
+
+async def handled_later(locks: aio.Locks) -> None:
+    payments = aio.Once(locks, "payments")
+
+    async def charge(work: aio.Work) -> int:
+        return work.token
+
+    assert_type(await payments.run("order/1", charge), int)
+
+
+def not_run(error: leasehold.NotRunOnce) -> None:
+    assert_type(error.key, str)
+    match error:
+        case leasehold.StillRunning():
+            assert_type(error.retry_after, float)
+        case leasehold.OutcomeUnknown():
+            assert_type(error.step, str | None)
+        case leasehold.RunFailed():
+            assert_type(error.kind, str)
+        case leasehold.FinishedLate():
+            assert_type(error.token, int)
+        case leasehold.ResultNotKept():
+            assert_type(error.reason, str)
+        case leasehold.KeyReused():
+            assert_type(str(error), str)
+
+
 def refusals(error: leasehold.LeaseholdError) -> None:
     match error:
         case leasehold.StaleToken() | leasehold.StoreWentBack():
@@ -343,6 +398,18 @@ class TotalLater:
         return value > 0 and version == "a"
 
 
+def keys(order: dict[str, Any]) -> None:
+    same = leasehold.fingerprint(order, volatile=["/meta/trace_id", "/items/*/seen_at"], depth=8, size=65_536)
+    assert_type(same, str)
+    leasehold.fingerprint([1, "x", None, {"a": [True, 1.5]}])
+    leasehold.fingerprint(b"\x89PNG", content_type="image/png")
+    text = leasehold.key(service="pay", environment="prod", tenant="acme", resource_type="invoice", hash=same)
+    assert_type(text, str)
+    parts = leasehold.parsed_key(text)
+    assert_type(parts, leasehold.KeyParts)
+    assert_type(parts.tenant, str)
+
+
 def updates() -> None:
     try:
         assert_type(leasehold.optimistic.update(Total(), lambda total: total + 1), int)
@@ -357,3 +424,61 @@ async def updates_later() -> None:
     assert_type(await optimistic_aio.update(TotalLater(), lambda total: total + 1), int)
     file = fence_aio.File("/tmp/total")  # noqa: S108  never run
     assert_type(await optimistic_aio.update(file, lambda _: None, attempts=3), bytes)
+
+
+def in_a_transaction(locks: leasehold.Locks, connection: sqlite3.Connection) -> None:
+    leasehold.sql.add_tables(connection)
+    payments = leasehold.sql.Once(locks, "payments", definite=(OSError,), keep=3600)
+
+    def charge(work: leasehold.sql.Work) -> int:
+        work.check()
+        return work.token
+
+    assert_type(payments.run(connection, "order/1", charge, fingerprint="5"), int)
+    assert_type(payments.join(connection, "order/2", charge), int)
+    assert_type(payments.inspect(connection, "order/1"), leasehold.OnceInfo | None)
+    assert_type(payments.forget(connection, "order/1"), bool)
+    assert_type(leasehold.sql.publish(connection, "charged", b"5", key="account/7"), int)
+    assert_type(leasehold.sql.collect(connection), int)
+
+    def send(message: leasehold.sql.Message) -> None:
+        assert_type(message.payload, bytes)
+
+    relay = leasehold.sql.Relay(locks, lambda: connection, publish=send, batch=10)
+    assert_type(relay.drain(wait=0), int)
+    relay.run()
+    relay.stop()
+
+
+async def in_a_transaction_later(locks: aio.Locks, connection: psycopg.AsyncConnection) -> None:
+    payments = sql_aio.Once(locks, "payments")
+
+    async def charge(work: sql_aio.Work) -> int:
+        return work.token
+
+    assert_type(await payments.run(connection, "order/1", charge), int)
+    assert_type(await sql_aio.publish(connection, "charged", b"5"), int)
+
+
+def keyed_requests(once: leasehold.Once, work: leasehold.Work) -> None:
+    policy = leasehold.web.RoutePolicy(required=True, wait=5, definite={201, 404}, volatile=("/trace",))
+
+    def who(request: leasehold.web.Request) -> str | None:
+        return request.headers.get("x-user")
+
+    wrapped = wsgi.IdempotencyMiddleware(
+        lambda _environ, _start: [b""], once, policy=policy, policies={"/health": None}, principal=who
+    )
+    assert_type(wrapped, wsgi.IdempotencyMiddleware)
+    assert_type(leasehold.web.key_for(work, "ledger"), dict[str, str])
+    key = leasehold.web.operation_key("k", method="POST", route="/payments", principal="ann")
+    assert_type(once.settle(key, leasehold.web.Response(201, (), b"")), bool)
+
+
+def keyed_requests_later(once: aio.Once) -> None:
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    async def allowed(request: leasehold.web.Request) -> bool:
+        return request.method == "POST"
+
+    assert_type(asgi.IdempotencyMiddleware(app, lambda: once, authorize=allowed), asgi.IdempotencyMiddleware)

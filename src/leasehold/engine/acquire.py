@@ -15,7 +15,7 @@ import msgspec
 
 from leasehold.engine.attempt import Ask, Asking, Withdrawn
 from leasehold.engine.events import Granted
-from leasehold.engine.grant import Grant, is_ours, is_reserved, is_revoked, read_hold, write_hold
+from leasehold.engine.grant import Grant, Hold, is_ours, is_reserved, is_revoked, read_hold, write_hold
 from leasehold.engine.line import Place
 from leasehold.errors import AcquireTimeout, StoreUnavailable, StoreWentBack
 from leasehold.model import Conflict, Record, Swap
@@ -54,6 +54,7 @@ class _Attempt(Asking):
         super().__init__(engine, ask, started)
         # When the first write was sent of which we do not know whether it was applied.
         self.unsure: float | None = None
+        self.wrote: tuple[bytes, Hold] = (b"", self.hold)
         self.place: Place | None = None
 
     async def first_come(self) -> Grant:
@@ -167,8 +168,9 @@ class _Attempt(Asking):
         if over is not None and is_ours(over, self.hold):
             return await self.granted(over, write.first)
         hold = self.hold if over is None else msgspec.structs.replace(self.hold, granted=over.revision)
+        self.wrote = (write_hold(hold), hold)
         try:
-            answer = await self.engine.store.swap(self.ask.key, over, write_hold(hold), self.ask.ttl)
+            answer = await self.engine.store.swap(self.ask.key, over, self.wrote[0], self.ask.ttl)
         except StoreUnavailable as error:
             write.failed(error)
             await self.pause(error)
@@ -203,8 +205,8 @@ class _Attempt(Asking):
 
     def believe(self, record: Record, sent: float) -> Grant | None:
         """The grant, unless trust in an answer to a request sent at `sent` has ended already."""
-        # As it was written: it says by which reservation it was granted.
-        hold = read_hold(record) or self.hold
+        # As it was written, mostly by our last try: it says by which reservation it was granted.
+        hold = self.wrote[1] if record.value == self.wrote[0] else read_hold(record) or self.hold
         # What was bequeathed is short, and is renewed to what was asked for.
         ttl = None if self.engine.store.guarantees.bequeaths else record.ttl
         grant = Grant(self.engine.clock, record, hold, ttl or self.ask.ttl, self.ask.max_hold)

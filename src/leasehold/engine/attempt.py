@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from leasehold.errors import AcquireTimeout, StoreUnavailable
 from leasehold.model import Key, Record
 from leasehold.rules.backoff import Backoff, Retry, retry_after
 from leasehold.rules.overlap import Claim
-from leasehold.wires.chance import chance
+from leasehold.wires.chance import chance, secret
 
 if TYPE_CHECKING:
     from leasehold.engine.engine import Engine
@@ -62,7 +61,7 @@ class Asking:
         self.ask: Ask = ask
         # Display data for people; no deadline is ever computed from it.
         wall = time.time()
-        self.hold: Hold = Hold(ask.scope, ask.holder, secrets.token_hex(16), wall, ask.metadata, claim=ask.claim)
+        self.hold: Hold = Hold(ask.scope, ask.holder, secret(), wall, ask.metadata, claim=ask.claim)
         self.started: float = engine.clock.now() if started is None else started
         self.failures: int = 0
         self.failing_since: float = 0.0

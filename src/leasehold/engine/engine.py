@@ -140,6 +140,40 @@ class Engine:
         # Whatever happens to the caller from here on, the store is asked.
         return await self.runtime.finish(self._let_go(grant))
 
+    async def release_after(self, grant: Grant, last: Swap) -> Record | Conflict:
+        """Write another record of the family, then let go: one request, where the store can. The answer is the other's.
+
+        A lost lease is no reason not to write: whether the record is still what we made of it, the swap tells. If the
+        store does not answer, the lease is kept, so that nobody comes in between: ask again, or give it back.
+        The caller sees to it that this is run to its end: another task for that would cost as much as the request.
+        """
+        self.check_open()
+        self.runtime.check_here()
+        if grant.loss() is not None:
+            answer = await self.store.swap(last.key, last.expect, last.value, last.ttl)
+            await self.give_back(grant)
+            return answer
+        return await self._release_after(grant, last)
+
+    async def _release_after(self, grant: Grant, last: Swap) -> Record | Conflict:
+        await self.heartbeat.claim(grant)
+        try:
+            # The other first: whoever finds the lease gone must find what it was for.
+            asks = [last, Swap(grant.key, grant.record, None, None)]
+            said, left = cast("list[Record | Conflict]", await self.store.together(asks))
+            if not isinstance(left, Conflict):
+                grant.released = grant.gone = True
+                self._drop(grant)
+                self._end(grant)
+        finally:
+            self.heartbeat.unclaim(grant)
+        if grant.gone:
+            self.emit(Released(grant.scope, grant.hold.holder, grant.token, True, self.clock.now() - grant.acquired))
+        else:
+            # Revoked in place, moved by a write whose reply was lost, or not there any more.
+            await self.give_back(grant)
+        return said
+
     async def _let_go(self, grant: Grant) -> bool:
         removed: bool | None = None
         try:

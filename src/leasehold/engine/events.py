@@ -83,6 +83,16 @@ class Finished(Event, frozen=True):
     cooldown: float
 
 
+class Handled(Event, frozen=True):
+    """Something happened to work that is done once, with the token of that run.
+
+    `outcome` is begun, completed, failed, retried, replayed, unknown, late, settled or forgotten.
+    """
+
+    token: int
+    outcome: str
+
+
 class Doubted(Event, frozen=True):
     """A write of unknown outcome was looked for. `cleared` says whether its trace is known to be gone."""
 

@@ -16,6 +16,7 @@ from leasehold.rules.arguments import flag, whole
 from leasehold.rules.backoff import retry_after
 from leasehold.rules.line import is_ticket, tickets_of
 from leasehold.rules.names import LOCK, scope_of
+from leasehold.rules.once import ONCE
 from leasehold.rules.overlap import conflicts, draw, holders
 from leasehold.rules.scopes import INODE_KIND, Meant, any_scope, resource
 from leasehold.wires.chance import chance
@@ -99,7 +100,7 @@ def _held(engine: Engine, family: list[Record]) -> list[LeaseInfo]:
     lock = next((record for record in family if record.key.member == LOCK), None)
     if lock is not None:
         return [describe(lock, engine.names.text(lock.key))]
-    present = [record for record in family if not is_ticket(record.key)]
+    present = [record for record in family if not is_ticket(record.key) and record.key.member != ONCE]
     held = {one.member for one in holders(presents(present))}
     return [_describe(record) for record in sorted(present, key=lambda one: one.born) if record.key.member in held]
 

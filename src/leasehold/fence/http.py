@@ -24,8 +24,9 @@ from leasehold.engine.lease import BaseLease
 from leasehold.errors import InvalidInput, ScopeMismatch, TokenRefused
 from leasehold.fence.base import Shown
 from leasehold.rules import token_header
+from leasehold.rules.http import Problem, wsgi_path
 from leasehold.rules.sealing import Seal
-from leasehold.rules.token_header import NAME, Problem
+from leasehold.rules.token_header import NAME
 
 __all__ = ["NAME", "AsgiFence", "WsgiFence", "header", "shown"]
 
@@ -181,7 +182,7 @@ class WsgiFence:
         method = environ["REQUEST_METHOD"]
         # A server joins several values with commas, which no value may have outside its quotes.
         value = environ.get("HTTP_LEASEHOLD_TOKEN")
-        found = self._gate.look(method, _path(environ), [] if value is None else [value])
+        found = self._gate.look(method, wsgi_path(environ), [] if value is None else [value])
         if isinstance(found, Problem):
             return _started(start_response, found, method)
         try:
@@ -233,9 +234,3 @@ def _started(start_response: Callable[..., Any], problem: Problem, method: str) 
     else:
         start_response(problem.line, problem.headers, raised)
     return [] if method == "HEAD" else [problem.body]
-
-
-def _path(environ: Environ) -> str:
-    """The path as ASGI has it: WSGI hands over the bytes of UTF-8 as if each were a character."""
-    path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
-    return path.encode("latin-1").decode(errors="replace")

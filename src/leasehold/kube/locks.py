@@ -10,7 +10,6 @@ and adopts it, with a larger token; whoever held it before can then neither chec
 from __future__ import annotations
 
 import builtins
-import secrets
 from collections.abc import Mapping
 
 import msgspec
@@ -33,7 +32,7 @@ from leasehold.rules.kubernetes_objects import LockObject, Object
 from leasehold.rules.names import check_text, short_name
 from leasehold.rules.timing import TRUST, seconds
 from leasehold.rules.tokens import token
-from leasehold.wires.chance import chance
+from leasehold.wires.chance import chance, secret
 
 # Namespace, name and uid of a custom resource are 354 at most.
 OWNER_MAX = 512
@@ -59,7 +58,7 @@ class Keeper:
         name, owned = self.name(target), check_text("owner", owner, OWNER_MAX)
         wanted = rules.check_manifest(manifest, self.objects.kind)
         length = None if ttl is None else seconds("ttl", ttl, TTL_MIN, TTL_MAX)
-        claim = rules.claim(owned, target, length, secrets.token_hex(16))
+        claim = rules.claim(owned, target, length, secret())
         made = rules.lock_object(name, wanted, claim, finalizer=self._finalizer)
         for _ in range(TRIES):
             sent = self._clock.now()

@@ -11,7 +11,6 @@ in the record count (`rules/cooldown.py`).
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -49,7 +48,7 @@ from leasehold.rules.cooldown import (
 from leasehold.rules.names import LABEL_MAX, check_text, short_name
 from leasehold.rules.timing import LONGEST, seconds
 from leasehold.rules.tokens import token
-from leasehold.wires.chance import chance
+from leasehold.wires.chance import chance, secret
 
 if TYPE_CHECKING:
     from leasehold.engine.engine import Engine
@@ -175,7 +174,7 @@ class Runs:
 
     def _fresh(self, target: str, owner: str, length: float, rest: float) -> RunRecord:
         about = notes(target, Phase.RUNNING)
-        return RunRecord(target, owner, secrets.token_hex(16), self.wall(), about, Phase.RUNNING, length, rest)
+        return RunRecord(target, owner, secret(), self.wall(), about, Phase.RUNNING, length, rest)
 
     def _granted(self, found: Found) -> Found:
         waited, given = self.engine.clock.now() - found.sent, token(found.record.born)

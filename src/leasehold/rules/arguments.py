@@ -1,4 +1,4 @@
-"""Arguments that are neither text nor time: switches, whole numbers, functions.
+"""Arguments that are neither text nor time: switches, whole numbers, words, functions.
 
 Python would take almost anything for these, and notice late or never: `force="no"` is true.
 """
@@ -25,6 +25,13 @@ def whole(field: str, given: object, least: int, most: int | None = None) -> int
     if given < least or (most is not None and given > most):
         raise InvalidInput(field, given, f"must be at least {least}" if most is None else f"must be {least} to {most}")
     return given
+
+
+def choice(field: str, given: object, *words: str) -> None:
+    """One of a few words."""
+    if not isinstance(given, str) or given not in words:
+        told = " or ".join((", ".join(map(repr, words[:-1])), repr(words[-1])))
+        raise InvalidInput(field, given, f"must be {told}")
 
 
 def function(field: str, given: object) -> None:

@@ -16,10 +16,9 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-import msgspec
-
 from leasehold.errors import ForgedToken, InvalidInput, ScopeMismatch, StaleToken, TokenRefused
 from leasehold.rules.fencing import checked_token, read_token
+from leasehold.rules.http import Problem, problem
 from leasehold.rules.names import check_text
 from leasehold.rules.sealing import Seal
 
@@ -42,25 +41,6 @@ class Carried(NamedTuple):
     text: str
     scope: str | None
     shared: bool
-
-
-class Problem(NamedTuple):
-    """A refusal as RFC 9457 has it."""
-
-    status: int
-    body: bytes
-
-    @property
-    def line(self) -> str:
-        """The status with its phrase."""
-        return f"{self.status} {HTTPStatus(self.status).phrase}"
-
-    @property
-    def headers(self) -> list[tuple[str, str]]:
-        """What goes before the body."""
-        length = str(len(self.body))
-        kind = "application/problem+json"
-        return [("content-type", kind), ("content-length", length), ("cache-control", "no-store")]
 
 
 def written(token: int, scope: str, *, seal: Seal | None = None, shared: bool = False) -> str:
@@ -119,30 +99,25 @@ def token_of(told: Carried, scope: str | None, seal: Seal | None) -> tuple[int, 
 
 def missing() -> Problem:
     """The answer to a request that shows no token and has to."""
-    return _problem(HTTPStatus.PRECONDITION_REQUIRED, "token-missing", f"Show the token of your lease in {NAME}.")
+    return problem(HTTPStatus.PRECONDITION_REQUIRED, "token-missing", f"Show the token of your lease in {NAME}.")
 
 
 def unreadable(error: InvalidInput) -> Problem:
     """The answer to a header that says nothing."""
-    return _problem(HTTPStatus.BAD_REQUEST, "token-unreadable", f"{NAME} cannot be read: {error.remedy}.")
+    return problem(HTTPStatus.BAD_REQUEST, "token-unreadable", f"{NAME} cannot be read: {error.remedy}.")
 
 
 def refused(error: TokenRefused) -> Problem:
     """The answer to a token that is not accepted. It names neither the resource nor what the server compared with."""
     if isinstance(error, StaleToken):
         detail = "A later holder was here: stop the protected work, and acquire again before going on."
-        numbers = {"token": str(error.token), "mark": str(error.mark)}
-        return _problem(HTTPStatus.PRECONDITION_FAILED, "token-stale", detail, **numbers)
+        token, mark = str(error.token), str(error.mark)
+        return problem(HTTPStatus.PRECONDITION_FAILED, "token-stale", detail, token=token, mark=mark)
     if isinstance(error, ForgedToken):
         detail = "The token is not sealed with a key that is accepted here."
-        return _problem(HTTPStatus.FORBIDDEN, "token-forged", detail)
+        return problem(HTTPStatus.FORBIDDEN, "token-forged", detail)
     detail = "The token was given for something else, or for reading only."
-    return _problem(HTTPStatus.FORBIDDEN, "token-scope-mismatch", detail)
-
-
-def _problem(status: HTTPStatus, reason: str, detail: str, **more: str) -> Problem:
-    told = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail, "reason": reason}
-    return Problem(int(status), msgspec.json.encode(told | more))
+    return problem(HTTPStatus.FORBIDDEN, "token-scope-mismatch", detail)
 
 
 def _unreadable(remedy: str) -> InvalidInput:

@@ -67,8 +67,10 @@ class Memory:
         return self.revision
 
     def record(self, key: Key, row: _Row) -> Record:
-        left = None if row.ends is None else row.ends - self.clock.now()
-        return Record(key, row.value, row.revision, row.born, row.ttl, left)
+        return Record(key, row.value, row.revision, row.born, row.ttl, self.left(row))
+
+    def left(self, row: _Row) -> float | None:
+        return None if row.ends is None else row.ends - self.clock.now()
 
     def after_fork_in_child(self) -> None:
         """The child's copy goes its own way; whoever held the lock or watched stayed behind."""
@@ -114,7 +116,7 @@ class MemoryStore:
         return self._swap(Swap(key, expect, value, ttl))
 
     def _swap(self, ask: Swap) -> Record | Conflict:
-        key, expect, value, ttl, *_ = ask
+        key, expect, value, ttl = ask.key, ask.expect, ask.value, ask.ttl
         check_value(value, self.guarantees.value_max)
         memory = self._memory
         with memory.lock:
@@ -138,7 +140,11 @@ class MemoryStore:
                 ends = None if ttl is None else memory.clock.now() + ttl
             fresh = _Row(value, revision, row.born if row else revision, ttl, ends)
             memory.put(key, fresh)
-            return memory.record(key, fresh) if heir is None else expect or Conflict(None)
+            if heir is not None:
+                return expect or Conflict(None)
+            # What has just begun has all of its time left.
+            left = ttl if row is None else memory.left(fresh)
+            return Record(key, value, revision, fresh.born, ttl, left)
 
     def _heir(self, ask: Swap) -> _Row | None:
         """Whose value comes in place of a row that is deleted. The caller holds the lock."""

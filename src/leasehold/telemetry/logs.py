@@ -10,16 +10,25 @@ from leasehold.errors import one_line
 _log = logging.getLogger("leasehold")
 
 
-_WARNINGS = (events.Lost, events.Lagged, events.Unanswered, events.Revoked, events.HelperEnded)
+_WARNINGS = frozenset({events.Lost, events.Lagged, events.Unanswered, events.Revoked, events.HelperEnded})
+# Nobody knows what was done, or somebody did it in vain: for people to look into.
+_UNSETTLED = frozenset({"unknown", "late"})
 
 
 def log_event(event: events.Event) -> None:
     """Write one event down, at the level people expect of it."""
-    told = isinstance(event, _WARNINGS) or (isinstance(event, events.Released) and event.removed is None)
-    level = logging.WARNING if told else logging.DEBUG
+    level = logging.WARNING if _is_warning(event) else logging.DEBUG
     if _log.isEnabledFor(level):
         fields = events.log_fields(event.scope, event.holder, getattr(event, "token", None))
         _log.log(level, "%s: %s", one_line(event.scope), one_line(_sentence(event)), extra=fields)
+
+
+def _is_warning(event: events.Event) -> bool:
+    if isinstance(event, events.Released):
+        return event.removed is None
+    if isinstance(event, events.Handled):
+        return event.outcome in _UNSETTLED
+    return type(event) in _WARNINGS
 
 
 def _sentence(event: events.Event) -> str:  # noqa: C901, PLR0911  one sentence for each event, nothing else
@@ -43,6 +52,8 @@ def _sentence(event: events.Event) -> str:  # noqa: C901, PLR0911  one sentence 
             return f"lease of {event.holder} (token {event.token}) {how}: {event.reason}"
         case events.Finished():
             return f"run of {event.holder} (token {event.token}) {event.outcome}; rests for {event.cooldown:g} s"
+        case events.Handled():
+            return f"handled once (token {event.token}): {event.outcome}"
         case events.HelperEnded():
             return f"the helper process ended; this process renews its {event.leases} leases now"
         case events.Doubted():

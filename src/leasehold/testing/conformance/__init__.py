@@ -25,7 +25,10 @@ from leasehold.testing.conformance.exercise import claims, exercises
 pytest: Any = require("pytest", feature="the conformance suite", extra="testing")
 # So that a law that fails shows the values, wherever the suite is used.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{laws}_laws" for laws in ("store", "client", "loss", "fault", "line", "part", "process", "back")),
+    *(
+        f"{__name__}.{laws}_laws"
+        for laws in ("store", "client", "loss", "fault", "line", "part", "process", "back", "once")
+    ),
 )
 
 from leasehold.testing.conformance.back_laws import BackLaws  # noqa: E402  these need pytest
@@ -33,16 +36,22 @@ from leasehold.testing.conformance.client_laws import ClientLaws  # noqa: E402
 from leasehold.testing.conformance.fault_laws import FaultLaws  # noqa: E402
 from leasehold.testing.conformance.line_laws import LineLaws  # noqa: E402
 from leasehold.testing.conformance.loss_laws import LossLaws  # noqa: E402
+from leasehold.testing.conformance.once_fault_laws import OnceFaultLaws  # noqa: E402
+from leasehold.testing.conformance.once_laws import OnceLaws  # noqa: E402
 from leasehold.testing.conformance.part_laws import PartLaws  # noqa: E402
 from leasehold.testing.conformance.store_laws import StoreLaws  # noqa: E402
 
-__all__ = ["Arena", "Conformance", "MakeWorld", "World", "arenas", "claims", "exercises"]
+__all__ = ["Arena", "Conformance", "MakeWorld", "OnceConformance", "World", "arenas", "claims", "exercises"]
 
 COLOURS = ("blocking", "asyncio")
 
 
 class Conformance(StoreLaws, ClientLaws, LossLaws, FaultLaws, LineLaws, PartLaws, BackLaws):
     """All laws that hold inside one process. Inherit in a test class; needs the `arena` fixture."""
+
+
+class OnceConformance(OnceLaws, OnceFaultLaws):
+    """The laws of `Once`, which is made of what the suite above has found in order. To be used like it."""
 
 
 def arenas(**worlds: MakeWorld) -> Any:
