@@ -95,7 +95,7 @@ def a_result_of_any_size_is_sent(patch: pytest.MonkeyPatch) -> None:
 
 def an_expired_record_is_somebody_elses(patch: pytest.MonkeyPatch) -> None:
     async def end(self, begun, value):
-        life = None if value is None else begun.policy.life
+        life = None if value is None else self.life(begun.policy)
         last = handling.Swap(begun.record.key, begun.record, value, life)
         return await self.engine.release_after(begun.grant, last)
 

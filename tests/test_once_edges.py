@@ -338,6 +338,7 @@ def test_an_option_that_cannot_work_is_refused_before_the_store_is_asked(arena: 
         ("fingerprint", {"fingerprint": "x" * 257}),
         ("fingerprint", {"fingerprint": b"sha256"}),
         ("options", {"patience": 5}),
+        ("options", {"life": 5}),
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from leasehold.engine.looped import LoopedRuntime
 from leasehold.engine.runtime import Runtime
 from leasehold.testing.clock import VirtualClock
 from leasehold.wires.clock import system_clock
-from tests.support import count
+from tests.support import count, turns
 
 
 class Colour(NamedTuple):
@@ -249,6 +250,33 @@ def test_what_is_to_be_finished_is_finished_though_its_caller_is_cancelled() -> 
         assert finished == ["slow"]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("error", [None, KeyError("x")], ids=["done", "failed"])
+def test_the_loop_has_nothing_to_complain_of_when_a_cancelled_callers_work_ends(error: Exception | None) -> None:
+    complaints: list[dict[str, Any]] = []
+
+    async def story() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+        runtime = LoopedRuntime(system_clock())
+        signal = runtime.signal()
+
+        async def slow() -> None:
+            await signal.wait()
+            if error is not None:
+                raise error
+
+        caller = asyncio.create_task(runtime.finish(slow()))
+        await turns(1)
+        caller.cancel()
+        await asyncio.gather(caller, return_exceptions=True)
+        signal.set()
+        # It ends by itself, and nobody asks it how.
+        await turns(5)
+        gc.collect()
+
+    asyncio.run(story())
+    assert complaints == []
 
 
 def test_without_finish_a_cancelled_caller_takes_its_work_along() -> None:

@@ -50,9 +50,19 @@ def test_asyncio_does_once_what_many_ask_for(ledger: Ledger) -> None:
 
                     return await once.run(connection, "order/1", charge)
 
-            return await asyncio.gather(*(ask() for _ in range(10)))
+            answers = await asyncio.gather(*(ask() for _ in range(10)))
+            once = aio.Once(locks, on_replay=seen)
+            assert await ask() == answers[0]
+            return answers
+
+    told: list[tuple[str, int]] = []
+
+    async def seen(key: str, value: int) -> int:
+        told.append((key, value))
+        return value
 
     answers = asyncio.run(main())
+    assert told == [("order/1", answers[0])]
     assert set(answers) == set(ledger.seen("SELECT token FROM entries"))
     assert len(ledger.seen()) == 1
 

@@ -96,7 +96,7 @@ async def _repair(
         if said is None or (final is not None and said.state not in {State.RUNNING, State.UNKNOWN}):
             return False
         value = None if final is None else write_once(final)
-        life = None if final is None else handling.policy.life
+        life = None if final is None else handling.life(handling.policy)
         answer = await engine.store.swap(place, found, value, life)
     finally:
         await engine.runtime.finish(engine.give_back(grant))

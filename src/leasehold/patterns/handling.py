@@ -36,7 +36,7 @@ from leasehold.errors import (
     StoreUnavailable,
 )
 from leasehold.model import KEEP as KEEP_END
-from leasehold.model import Conflict, Key, Record, Swap
+from leasehold.model import Conflict, Key, Record, Swap, Unrenewed
 from leasehold.patterns.work import BaseBegun, Kept, Policy
 from leasehold.rules.arguments import choice, flag, function, whole
 from leasehold.rules.backoff import Backoff, retry_after
@@ -104,13 +104,11 @@ class Handling:
         whole("limit", policy.limit, 1)
         if policy.on_replay is not None:
             function("on_replay", policy.on_replay)
-        keep = seconds("keep", policy.keep, limits.ttl_min, LONGEST)
         return msgspec.structs.replace(
             policy,
             ttl=granted_ttl(policy.ttl, limits),
-            keep=keep,
+            keep=seconds("keep", policy.keep, limits.ttl_min, LONGEST),
             wait=checked_wait(policy.wait),
-            life=rest_ttl(keep, limits),
         )
 
     def changed(self, changes: dict[str, Any]) -> Policy:
@@ -187,7 +185,7 @@ class Handling:
             await self._refuse(grant, place, found, fresh.key)
             return None
         try:
-            answer = await engine.store.swap(place, found, write_once(said), policy.life)
+            answer = await engine.store.swap(place, found, write_once(said), self.life(policy))
         except BaseException:
             await engine.runtime.finish(self._withdraw(grant, place, found, said))
             raise
@@ -286,7 +284,7 @@ class Handling:
 
     async def _end(self, begun: Begun, value: bytes | None) -> Record | Conflict:
         """One try to write the end, and to let go in the same request."""
-        key, life = begun.record.key, None if value is None else begun.policy.life
+        key, life = begun.record.key, None if value is None else self.life(begun.policy)
         loss = begun.grant.loss()
         if loss == FORKED:
             # It is the parent's work.
@@ -302,7 +300,7 @@ class Handling:
         there = answer.record if isinstance(answer, Conflict) else None
         if there is None or there.value == value or not is_of(there, begun.said):
             return answer
-        return await self.engine.store.swap(there.key, there, value, None if value is None else begun.policy.life)
+        return await self.engine.store.swap(there.key, there, value, None if value is None else self.life(begun.policy))
 
     async def again_and_again(self, ask: Callable[[], Coroutine[Any, Any, T]], patience: float) -> T:
         """The work is done: what it came to is worth asking again for, as long as a lease lasts."""
@@ -316,6 +314,10 @@ class Handling:
                     raise
             await engine.runtime.sleep(AGAIN.delay(tries, chance()))
             tries += 1
+
+    def life(self, policy: Policy) -> Unrenewed | None:
+        """Of the record, as its store counts it."""
+        return rest_ttl(policy.keep, self.engine.store.guarantees)
 
     def tell(self, said: OnceRecord, outcome: str) -> None:
         self.engine.emit(Handled(said.key, self.engine.holder, said.token, outcome))

@@ -83,7 +83,7 @@ async def _note(handling: Handling, begun: Begun, fresh: Step) -> None:
     if begun.over:
         begun.check()
     said = with_step(begun.said, fresh)
-    value, life = write_once(said), begun.policy.life
+    value, life = write_once(said), handling.life(begun.policy)
     answer = await handling.engine.store.swap(begun.record.key, begun.record, value, life)
     answer = await handling.over_ours(begun, answer, value)
     if isinstance(answer, Conflict):

@@ -12,7 +12,6 @@ import msgspec
 
 from leasehold.engine.grant import Grant
 from leasehold.errors import LeaseLost
-from leasehold.model import Unrenewed
 from leasehold.rules.once import OnceRecord
 from leasehold.rules.timing import DEFAULT_TTL
 
@@ -47,8 +46,6 @@ class Policy(msgspec.Struct, frozen=True):
     result: Any = Any
     limit: int = RESULT_MAX
     on_replay: Callable[[str, Any], Any] | None = None
-    # Of the record, as its store counts it: made of `keep` when the rest is checked.
-    life: Unrenewed | None = None
 
 
 class Kept(msgspec.Struct, frozen=True):

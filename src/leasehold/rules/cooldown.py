@@ -9,6 +9,7 @@ not finished has ended is for the store alone to say.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
@@ -66,6 +67,8 @@ def checked_timeout(given: object, limits: Guarantees) -> float:
     return granted_ttl(seconds("timeout", given, unrenewed.ttl_min, unrenewed.ttl_max), unrenewed)
 
 
+# Asked at every write of a record, with the same few answers.
+@functools.lru_cache(maxsize=64)
 def rest_ttl(rest: float, limits: Guarantees) -> Unrenewed | None:
     """The ttl of a record that rests; None, which is lasting, for a rest longer than the store can keep time."""
     unrenewed = _unrenewed(limits)

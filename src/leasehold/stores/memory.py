@@ -67,10 +67,8 @@ class Memory:
         return self.revision
 
     def record(self, key: Key, row: _Row) -> Record:
-        return Record(key, row.value, row.revision, row.born, row.ttl, self.left(row))
-
-    def left(self, row: _Row) -> float | None:
-        return None if row.ends is None else row.ends - self.clock.now()
+        left = None if row.ends is None else row.ends - self.clock.now()
+        return Record(key, row.value, row.revision, row.born, row.ttl, left)
 
     def after_fork_in_child(self) -> None:
         """The child's copy goes its own way; whoever held the lock or watched stayed behind."""
@@ -140,11 +138,7 @@ class MemoryStore:
                 ends = None if ttl is None else memory.clock.now() + ttl
             fresh = _Row(value, revision, row.born if row else revision, ttl, ends)
             memory.put(key, fresh)
-            if heir is not None:
-                return expect or Conflict(None)
-            # What has just begun has all of its time left.
-            left = ttl if row is None else memory.left(fresh)
-            return Record(key, value, revision, fresh.born, ttl, left)
+            return memory.record(key, fresh) if heir is None else expect or Conflict(None)
 
     def _heir(self, ask: Swap) -> _Row | None:
         """Whose value comes in place of a row that is deleted. The caller holds the lock."""
